@@ -1,0 +1,234 @@
+//! Clients: configured providers.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::BoxFuture;
+use super::core::{Any, ClientCore, traced, within};
+use super::sandbox::{Sandbox, SandboxInfo};
+use super::snapshots::SnapshotInfo;
+use crate::capability::flags::Isolation;
+use crate::capability::rows::{HasConnect, HasEgressControl, HasList, HasSnapshotList};
+use crate::capability::{Capabilities, Capability, Lowered, NotSupported};
+use crate::error::{Error, ErrorKind, Result};
+use crate::provider::{DEFAULT_CREATE_TIMEOUT, DEFAULT_REQUEST_TIMEOUT, Table};
+use crate::spec::{Labels, Network, Spec};
+
+/// A configured provider `K`; plain `Client` where the provider is chosen at run time.
+///
+/// Cheap to clone; all clones share one configuration and one pool of connections.
+pub struct Client<K = Any> {
+    core: Arc<ClientCore>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// A client whose provider is known at run time only.
+pub type AnyClient = Client<Any>;
+
+impl<K> Clone for Client<K> {
+    fn clone(&self) -> Self {
+        Self::of(self.core.clone())
+    }
+}
+
+impl<K> fmt::Debug for Client<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("provider", &self.provider()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Table> Client<P> {
+    /// A client of the configured provider.
+    pub fn new(provider: P) -> Self {
+        Self::of(ClientCore::new(provider))
+    }
+
+    /// Create a sandbox: set options, then `.await`. Options exist only where the provider has them.
+    pub fn create(&self) -> Create<P> {
+        self.create_with(Spec::new())
+    }
+
+    /// Create a sandbox from a spec; what the provider does not honour is refused before anything is sent.
+    pub fn create_with(&self, spec: Spec) -> Create<P> {
+        Create { client: self.clone(), spec, timeout: DEFAULT_CREATE_TIMEOUT }
+    }
+
+    /// The raw client. Outside semver.
+    pub fn native(&self) -> &P::NativeClient {
+        self.core.provider_ref::<P>().native_client()
+    }
+
+    /// Forget the provider's type.
+    pub fn into_any(self) -> AnyClient {
+        Client::of(self.core)
+    }
+}
+
+impl AnyClient {
+    /// Create a sandbox; what the provider does not honour is refused before anything is sent.
+    pub fn create(&self, spec: Spec) -> Create<Any> {
+        Create { client: self.clone(), spec, timeout: DEFAULT_CREATE_TIMEOUT }
+    }
+
+    /// The typed client, where the provider is `P`.
+    pub fn downcast<P: Table>(&self) -> Option<Client<P>> {
+        self.core.is::<P>().then(|| Client::of(self.core.clone()))
+    }
+}
+
+impl<K> Client<K> {
+    pub(super) fn of(core: Arc<ClientCore>) -> Self {
+        Self { core, kind: PhantomData }
+    }
+
+    /// The provider's id.
+    pub fn provider(&self) -> &'static str {
+        self.core.capabilities.declared().provider
+    }
+
+    /// What this client can do: the provider's table, less what is lacking here.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.core.capabilities
+    }
+
+    /// True where `capability` holds here. Never allocates.
+    pub fn can(&self, capability: Capability) -> bool {
+        self.core.admit(capability).is_ok()
+    }
+
+    /// Refuse `capability` where it does not hold here. Never allocates.
+    pub fn require(&self, capability: Capability) -> Result<(), NotSupported> {
+        self.core.admit(capability)
+    }
+
+    /// What this host, plan or configuration lacks, found by trying.
+    pub async fn probe(&self) -> Result<Lowered> {
+        let call = (self.core.vt.base.probe)(&self.core);
+        traced(self.provider(), "probe", within(DEFAULT_REQUEST_TIMEOUT, "probe", call)).await
+    }
+
+    /// The sandboxes of this account or machine, those of other processes included.
+    pub async fn list(&self) -> Result<Vec<SandboxInfo>>
+    where
+        K: HasList,
+    {
+        self.list_with(&Labels::default()).await
+    }
+
+    /// The sandboxes that have all of `labels`.
+    pub async fn list_with(&self, labels: &Labels) -> Result<Vec<SandboxInfo>>
+    where
+        K: HasList,
+    {
+        self.core.admit(Capability::List)?;
+        let api = (self.core.vt.list)(&self.core).expect("a declared row is bound");
+        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.list(labels));
+        traced(self.provider(), Capability::List.as_str(), call).await
+    }
+
+    /// The snapshots that exist.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>>
+    where
+        K: HasSnapshotList,
+    {
+        self.core.admit(Capability::SnapshotList)?;
+        let api = (self.core.vt.snapshot_list)(&self.core).expect("a declared row is bound");
+        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.snapshots());
+        traced(self.provider(), Capability::SnapshotList.as_str(), call).await
+    }
+
+    /// Connect to a sandbox by its id. The handle has no lease: dropping it leaves the sandbox as it is.
+    pub async fn connect(&self, id: &str) -> Result<Sandbox<K>>
+    where
+        K: HasConnect,
+    {
+        self.core.admit(Capability::Connect)?;
+        if id.is_empty() {
+            return Err(Error::invalid_argument("id", "is empty"));
+        }
+        let api = (self.core.vt.connect)(&self.core).expect("a declared row is bound");
+        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.connect(id));
+        Ok(Sandbox::of(traced(self.provider(), Capability::Connect.as_str(), call).await?))
+    }
+
+    /// Destroy a sandbox by its id. One that is gone already is no error: false.
+    pub async fn destroy(&self, id: &str) -> Result<bool>
+    where
+        K: HasConnect,
+    {
+        match self.connect(id).await {
+            Ok(sandbox) => sandbox.destroy().await.map(|()| true),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::SandboxGone) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Remove what dead owners left behind and what is provably ours; gives the ids.
+    pub async fn reap(&self) -> Result<Vec<String>> {
+        traced(self.provider(), "reap", (self.core.vt.base.reap)(&self.core)).await
+    }
+}
+
+/// A sandbox to be created: set options, then `.await`.
+#[must_use = "nothing is created before `.await`"]
+pub struct Create<K> {
+    client: Client<K>,
+    pub(crate) spec: Spec,
+    timeout: Duration,
+}
+
+impl<K> Create<K> {
+    /// How long creating may take; two minutes where nothing is said. When time is up nothing is left.
+    pub fn create_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+impl<P: Table> Create<P> {
+    /// Set the network policy. Rules beyond deny are rows of their own, refused at `.await` where the provider
+    /// does not honour them.
+    pub fn network(mut self, network: Network) -> Self
+    where
+        P: HasEgressControl,
+    {
+        self.spec = self.spec.network(network);
+        self
+    }
+
+    /// Refuse if the provider's isolation is weaker than `floor`.
+    pub fn require_isolation(mut self, floor: Isolation) -> Self {
+        self.spec = self.spec.require_isolation(floor);
+        self
+    }
+}
+
+impl<K> fmt::Debug for Create<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Create").field("client", &self.client).field("spec", &self.spec).finish()
+    }
+}
+
+impl<K: 'static> IntoFuture for Create<K> {
+    type Output = Result<Sandbox<K>>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self { client, spec, timeout } = self;
+            if timeout.is_zero() {
+                return Err(Error::invalid_argument("create_timeout", "must be greater than zero"));
+            }
+            let capabilities = &client.core.capabilities;
+            if let Some(problem) = spec.problems(capabilities).into_iter().next() {
+                return Err(problem.at(client.provider(), "create"));
+            }
+            let spec = spec.with_defaults(capabilities);
+            let call = (client.core.vt.base.create)(&client.core, spec);
+            traced(client.provider(), "create", within(timeout, "create", call)).await.map(Sandbox::of)
+        })
+    }
+}

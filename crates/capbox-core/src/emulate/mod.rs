@@ -1,0 +1,1 @@
+//! Rows built from other rows.
