@@ -1,0 +1,162 @@
+//! Which provider can do what is needed, and why the others cannot.
+
+use capbox_core::capability::{Capabilities, Capability, Level, Lowered, NotSupported, Rows};
+use capbox_core::error::{Error, Result};
+use capbox_core::spec::Spec;
+
+use crate::Registry;
+
+/// What is needed of a provider.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Needs {
+    /// Rows that must be honoured, beside those that the spec asks for.
+    pub capabilities: Vec<Capability>,
+    /// Flags that must have this value, by name.
+    pub flags: Vec<(String, String)>,
+    /// The sandbox that is wanted: image form, region, resources, isolation, network.
+    pub spec: Spec,
+}
+
+impl Needs {
+    /// Nothing in particular.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These rows too.
+    #[must_use]
+    pub fn with_capabilities(mut self, capabilities: impl IntoIterator<Item = Capability>) -> Self {
+        self.capabilities.extend(capabilities);
+        self
+    }
+
+    /// A flag of this name with this value; both are checked.
+    pub fn with_flag(mut self, name: &str, value: &str, registry: &Registry) -> Result<Self> {
+        let known: Vec<_> = registry.tables().flat_map(|table| table.flags.entries()).collect();
+        if !known.is_empty() && !known.iter().any(|(flag, _)| *flag == name) {
+            let mut names: Vec<_> = known.iter().map(|(flag, _)| *flag).collect();
+            names.dedup();
+            names.truncate(registry.tables().next().map_or(0, |table| table.flags.entries().len()));
+            return Err(Error::invalid_argument("flag", format!("there is no flag `{name}`"))
+                .with_hint(format!("the flags are `{}`", names.join("`, `"))));
+        }
+        self.flags.push((name.to_owned(), value.to_owned()));
+        Ok(self)
+    }
+
+    /// A sandbox like this.
+    #[must_use]
+    pub fn with_spec(mut self, spec: Spec) -> Self {
+        self.spec = spec;
+        self
+    }
+}
+
+/// The answer for every provider and variant, the best first.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The candidates: those that fit first, with fewer emulations first.
+    pub candidates: Vec<Candidate>,
+}
+
+/// The answer for one provider or variant.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The id of the table.
+    pub provider: &'static str,
+    /// How each needed row is honoured; refused rows are in `refusals`.
+    pub honoured: Vec<Honoured>,
+    /// Everything that stands against it.
+    pub refusals: Vec<Error>,
+}
+
+/// A needed row that is honoured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Honoured {
+    /// The row.
+    pub capability: Capability,
+    /// Native or emulated.
+    pub level: Level,
+    /// What is lost, where it is emulated.
+    pub note: &'static str,
+}
+
+impl Candidate {
+    /// True where nothing stands against it.
+    pub fn fits(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    fn emulated(&self) -> usize {
+        self.honoured.iter().filter(|h| h.level == Level::Emulated).count()
+    }
+}
+
+impl Plan {
+    /// The best provider that fits.
+    pub fn best(&self) -> Option<&Candidate> {
+        self.candidates.first().filter(|candidate| candidate.fits())
+    }
+
+    /// Where none fits: the one with the least against it.
+    pub fn nearest(&self) -> Option<&Candidate> {
+        match self.best() {
+            Some(_) => None,
+            None => self.candidates.first(),
+        }
+    }
+}
+
+impl Registry {
+    /// Answer `needs` for every provider and variant, from the tables alone.
+    pub fn plan(&self, needs: &Needs) -> Plan {
+        self.plan_with(needs, |_| Lowered::none())
+    }
+
+    /// Answer `needs` for every provider and variant, less what `lowered` says is not to be had here.
+    pub fn plan_with(&self, needs: &Needs, lowered: impl Fn(&'static Rows) -> Lowered) -> Plan {
+        let mut candidates: Vec<_> =
+            self.tables().map(|table| candidate(needs, &Capabilities::new(table, lowered(table)))).collect();
+        candidates.sort_by_key(|c| (c.refusals.len(), c.emulated(), c.provider));
+        Plan { candidates }
+    }
+}
+
+fn candidate(needs: &Needs, capabilities: &Capabilities) -> Candidate {
+    let table = capabilities.declared();
+    let mut needed = needs.spec.asked();
+    needed.extend(needs.capabilities.iter().copied().filter(|capability| !needed.contains(capability)));
+    let honoured = needed
+        .iter()
+        .filter(|capability| capabilities.require(**capability).is_ok())
+        .map(|capability| {
+            let row = table.row(*capability);
+            Honoured { capability: *capability, level: row.level, note: row.note }
+        })
+        .collect();
+
+    let mut refusals = needs.spec.problems(capabilities);
+    let seen: Vec<Option<NotSupported>> = refusals.iter().map(Error::refusal).collect();
+    refusals.extend(
+        needs
+            .capabilities
+            .iter()
+            .filter_map(|capability| capabilities.require(*capability).err())
+            .filter(|refusal| !seen.contains(&Some(*refusal)))
+            .map(Error::from),
+    );
+    let entries = table.flags.entries();
+    refusals.extend(needs.flags.iter().filter_map(|(name, wanted)| {
+        let (_, value) = entries.iter().find(|(flag, _)| flag == name)?;
+        (value != wanted).then(|| {
+            Error::new(
+                capbox_core::error::ErrorKind::NotSupported,
+                format!("the flag `{name}` of `{}` is `{value}`, not `{wanted}`", table.provider),
+            )
+        })
+    }));
+    Candidate { provider: table.provider, honoured, refusals }
+}
