@@ -349,10 +349,10 @@ pub trait Fork: Send + Sync {
 }
 
 /// How long a create may take, unless the caller says otherwise.
-pub const DEFAULT_CREATE_TIMEOUT: Duration = Duration::from_secs(120);
+pub const DEFAULT_CREATE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// How long a request may take, unless it runs a command.
-pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The time from seconds and nanoseconds of the epoch, for providers that count so.
 pub fn system_time(seconds: i64, nanoseconds: u32) -> SystemTime {

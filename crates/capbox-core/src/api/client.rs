@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::BoxFuture;
-use super::core::{Any, ClientCore, traced, within};
+use super::core::{Any, ClientCore, within};
 use super::sandbox::{Sandbox, SandboxInfo};
 use super::snapshots::SnapshotInfo;
 use crate::capability::flags::Isolation;
 use crate::capability::rows::{HasConnect, HasEgressControl, HasList, HasSnapshotList};
-use crate::capability::{Capabilities, Capability, Lowered, NotSupported};
+use crate::capability::{Capabilities, Capability, Lowered, NotSupported, cap};
 use crate::error::{Error, ErrorKind, Result};
-use crate::provider::{DEFAULT_CREATE_TIMEOUT, DEFAULT_REQUEST_TIMEOUT, Table};
+use crate::provider::{DEFAULT_CREATE_TIMEOUT, Table};
 use crate::spec::{Labels, Network, Spec};
 
 /// A configured provider `K`; plain `Client` where the provider is chosen at run time.
@@ -107,7 +107,7 @@ impl<K> Client<K> {
     /// What this host, plan or configuration lacks, found by trying.
     pub async fn probe(&self) -> Result<Lowered> {
         let call = (self.core.vt.base.probe)(&self.core);
-        traced(self.provider(), "probe", within(DEFAULT_REQUEST_TIMEOUT, "probe", call)).await
+        self.core.request("probe", call).await
     }
 
     /// The sandboxes of this account or machine, those of other processes included.
@@ -123,10 +123,8 @@ impl<K> Client<K> {
     where
         K: HasList,
     {
-        self.core.admit(Capability::List)?;
-        let api = (self.core.vt.list)(&self.core).expect("a declared row is bound");
-        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.list(labels));
-        traced(self.provider(), Capability::List.as_str(), call).await
+        let api = self.core.api::<cap::List>()?;
+        self.core.request(Capability::List.as_str(), api.list(labels)).await
     }
 
     /// The snapshots that exist.
@@ -134,10 +132,8 @@ impl<K> Client<K> {
     where
         K: HasSnapshotList,
     {
-        self.core.admit(Capability::SnapshotList)?;
-        let api = (self.core.vt.snapshot_list)(&self.core).expect("a declared row is bound");
-        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.snapshots());
-        traced(self.provider(), Capability::SnapshotList.as_str(), call).await
+        let api = self.core.api::<cap::SnapshotList>()?;
+        self.core.request(Capability::SnapshotList.as_str(), api.snapshots()).await
     }
 
     /// Connect to a sandbox by its id. The handle has no lease: dropping it leaves the sandbox as it is.
@@ -145,13 +141,11 @@ impl<K> Client<K> {
     where
         K: HasConnect,
     {
-        self.core.admit(Capability::Connect)?;
+        let api = self.core.api::<cap::Connect>()?;
         if id.is_empty() {
             return Err(Error::invalid_argument("id", "is empty"));
         }
-        let api = (self.core.vt.connect)(&self.core).expect("a declared row is bound");
-        let call = within(DEFAULT_REQUEST_TIMEOUT, "request", api.connect(id));
-        Ok(Sandbox::of(traced(self.provider(), Capability::Connect.as_str(), call).await?))
+        Ok(Sandbox::of(self.core.request(Capability::Connect.as_str(), api.connect(id)).await?))
     }
 
     /// Destroy a sandbox by its id. One that is gone already is no error: false.
@@ -168,7 +162,7 @@ impl<K> Client<K> {
 
     /// Remove what dead owners left behind and what is provably ours; gives the ids.
     pub async fn reap(&self) -> Result<Vec<String>> {
-        traced(self.provider(), "reap", (self.core.vt.base.reap)(&self.core)).await
+        self.core.op("reap", (self.core.vt.base.reap)(&self.core)).await
     }
 }
 
@@ -208,7 +202,10 @@ impl<P: Table> Create<P> {
 
 impl<K> fmt::Debug for Create<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Create").field("client", &self.client).field("spec", &self.spec).finish()
+        f.debug_struct("Create")
+            .field("client", &self.client)
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
     }
 }
 
@@ -228,7 +225,7 @@ impl<K: 'static> IntoFuture for Create<K> {
             }
             let spec = spec.with_defaults(capabilities);
             let call = (client.core.vt.base.create)(&client.core, spec);
-            traced(client.provider(), "create", within(timeout, "create", call)).await.map(Sandbox::of)
+            client.core.op("create", within(timeout, "create", call)).await.map(Sandbox::of)
         })
     }
 }

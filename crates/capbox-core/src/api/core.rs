@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::BoxFuture;
-use crate::capability::rows::{Entry, VTable};
+use crate::capability::rows::{ClientEntry, Entry, VTable};
 use crate::capability::{Capabilities, Capability, Lowered, NotSupported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{Created, DEFAULT_REQUEST_TIMEOUT, Table};
@@ -48,9 +48,33 @@ impl ClientCore {
         self.provider.downcast_ref().expect("a typed client is only made for its own provider")
     }
 
-    /// The choke point of client rows.
+    /// The choke point: every call of every row of a client passes here.
     pub(super) fn admit(&self, capability: Capability) -> Result<(), NotSupported> {
         self.capabilities.require(capability)
+    }
+
+    /// The implementation of row `C`, past the gate.
+    pub(super) fn api<C: ClientEntry>(self: &Arc<Self>) -> Result<Arc<C::Dyn>> {
+        self.admit(C::ID)?;
+        Ok(C::entry(self.vt, self).expect("a declared row is bound"))
+    }
+
+    /// Run `call` as `operation`: with a span, and with errors that say where they happened.
+    pub(super) async fn op<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        traced(self.capabilities.declared().provider, operation, call).await
+    }
+
+    /// The same, bounded by the time that a request may take.
+    pub(super) async fn request<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.op(operation, within(DEFAULT_REQUEST_TIMEOUT, "request", call)).await
     }
 }
 
@@ -132,7 +156,7 @@ impl Core {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        traced(self.client.capabilities.declared().provider, operation, call).await
+        self.client.op(operation, call).await
     }
 
     /// The same, bounded by the time that a request may take.
@@ -141,12 +165,12 @@ impl Core {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        self.op(operation, within(DEFAULT_REQUEST_TIMEOUT, "request", call)).await
+        self.client.request(operation, call).await
     }
 }
 
 /// Run `call` in a span, and say in its error where it happened.
-pub(super) async fn traced<T>(
+async fn traced<T>(
     provider: &'static str,
     operation: &'static str,
     call: impl Future<Output = Result<T>>,
@@ -167,10 +191,13 @@ pub(super) async fn within<T>(
     })
 }
 
+/// Creates a sandbox of the erased client's provider.
+type CreateFn = fn(&Arc<ClientCore>, Spec) -> BoxFuture<'static, Result<Arc<Core>>>;
+
 /// What every provider has, erased.
 #[doc(hidden)]
 pub struct BaseVTable {
-    pub(super) create: fn(&Arc<ClientCore>, Spec) -> BoxFuture<'static, Result<Arc<Core>>>,
+    pub(super) create: CreateFn,
     pub(super) probe: fn(&ClientCore) -> BoxFuture<'_, Result<Lowered>>,
     pub(super) reap: fn(&ClientCore) -> BoxFuture<'_, Result<Vec<String>>>,
     pub(super) id: fn(&Core) -> &str,

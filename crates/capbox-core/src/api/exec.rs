@@ -10,6 +10,7 @@ use super::BoxFuture;
 use super::core::{Any, Core};
 use super::output::Output;
 use super::process::Process;
+#[allow(clippy::wildcard_imports, reason = "the generated setters name every exec row")]
 use crate::capability::rows::*;
 use crate::capability::{Capability, cap};
 use crate::error::{Error, Result};

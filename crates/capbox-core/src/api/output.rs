@@ -200,7 +200,7 @@ impl fmt::Debug for Captured {
             .field("text", &self.text())
             .field("total", &self.total)
             .field("truncated", &self.truncated())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -241,8 +241,8 @@ pub async fn collect(mut events: Box<dyn Events>, max_output: usize) -> Result<O
     let mut exit = Exit::new(ExitStatus::Unknown);
     while let Some(event) = events.next().await? {
         match event {
-            Event::Output { stream: OutputStream::Stdout, bytes, .. } => stdout.push(bytes),
-            Event::Output { stream: OutputStream::Stderr, bytes, .. } => stderr.push(bytes),
+            Event::Output { stream: OutputStream::Stdout, bytes, .. } => stdout.push(&bytes),
+            Event::Output { stream: OutputStream::Stderr, bytes, .. } => stderr.push(&bytes),
             Event::Gap { from, to } => stdout.skip(to.saturating_sub(from)),
             Event::Exited(end) => exit = end,
         }
@@ -271,11 +271,11 @@ impl Collector {
         Self { head: Vec::new(), tail: VecDeque::new(), limit, total: 0, cut: false }
     }
 
-    pub(crate) fn push(&mut self, bytes: Bytes) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         if !self.cut {
             if self.head.len() + bytes.len() <= self.limit {
-                self.head.extend_from_slice(&bytes);
+                self.head.extend_from_slice(bytes);
                 return;
             }
             self.cut = true;
@@ -288,7 +288,7 @@ impl Collector {
             self.head.extend_from_slice(first);
             self.push_tail(rest);
         } else {
-            self.push_tail(&bytes);
+            self.push_tail(bytes);
         }
     }
 
@@ -346,7 +346,7 @@ mod tests {
     fn collected(chunks: &[&[u8]], limit: usize) -> Captured {
         let mut collector = Collector::new(limit);
         for chunk in chunks {
-            collector.push(Bytes::copy_from_slice(chunk));
+            collector.push(chunk);
         }
         collector.finish()
     }

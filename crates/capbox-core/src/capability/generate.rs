@@ -131,7 +131,6 @@ macro_rules! capabilities {
 
         impl<P: Table> Create<P> {
             $( $(#[$od])*
-               #[must_use]
                pub fn $ofn(mut self, value: impl Into<$OV>) -> Self where P: $OHas {
                    self.spec.$ofn = Some(value.into());
                    self
@@ -205,7 +204,6 @@ macro_rules! capabilities {
         /// Setters of exec options, shared by every way to start a command.
         macro_rules! exec_option_setters {
             () => { $( $(#[$xd])*
-                #[must_use]
                 pub fn $xfn(mut self, value: impl Into<$XV>) -> Self where K: $XHas {
                     self.options.$xfn = Some(value.into());
                     self
@@ -233,7 +231,15 @@ macro_rules! capabilities {
             }
         }
 
-        /// How a row finds its entry in the vtable.
+        /// How a client row finds its entry in the vtable.
+        pub(crate) trait ClientEntry: Api {
+            fn entry(vt: &VTable, client: &Arc<ClientCore>) -> Option<Arc<Self::Dyn>>;
+        }
+        $( impl ClientEntry for cap::$K {
+            fn entry(vt: &VTable, client: &Arc<ClientCore>) -> Option<Arc<Self::Dyn>> { (vt.$kfn)(client) }
+        } )*
+
+        /// How a sandbox row finds its entry in the vtable.
         pub(crate) trait Entry: Api {
             fn entry(vt: &VTable, core: &Arc<Core>) -> Option<Arc<Self::Dyn>>;
         }

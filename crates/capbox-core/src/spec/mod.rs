@@ -23,7 +23,7 @@ use crate::capability::{Capabilities, Capability, NotSupported, Refusal, Rows};
 use crate::error::{Error, Result};
 
 /// A sandbox lives this long unless the spec says otherwise.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(5 * 60);
+pub const DEFAULT_TTL: Duration = Duration::from_mins(5);
 
 impl Spec {
     /// A spec that asks for nothing in particular.
@@ -249,7 +249,7 @@ mod tests {
     fn durations() {
         assert_eq!(parse_duration("90s").unwrap(), Duration::from_secs(90));
         assert_eq!(parse_duration("0.5s").unwrap(), Duration::from_millis(500));
-        assert_eq!(parse_duration("2m").unwrap(), Duration::from_secs(120));
+        assert_eq!(parse_duration("2m").unwrap(), Duration::from_mins(2));
         for wrong in ["", "10", "0s", "-1s", "1y", "s", "NaNs", "1e400s"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }

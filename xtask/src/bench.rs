@@ -1,0 +1,19 @@
+//! `cargo xtask bench`: build what is measured, then measure.
+
+use std::process::Command;
+
+use crate::tools::{Result, build_capbox, cargo, run, target};
+
+/// The most that the stripped program may weigh, in bytes.
+const MAX_BINARY: u64 = 25 << 20;
+
+pub(crate) fn task(names: &[&str]) -> Result {
+    let capbox = build_capbox("release")?;
+    run(cargo().args(["build", "--quiet", "--release", "--package", "capbox-bench"]))?;
+    let size = std::fs::metadata(&capbox).map_err(|e| format!("{}: {e}", capbox.display()))?.len();
+    println!("`capbox`: {:.1} MiB (at most {} MiB)", size as f64 / f64::from(1 << 20), MAX_BINARY >> 20);
+    if size > MAX_BINARY {
+        return Err("the program is too large".to_owned());
+    }
+    run(Command::new(target().join("release/capbox-bench")).arg(&capbox).args(names))
+}
