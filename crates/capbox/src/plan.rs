@@ -1,7 +1,8 @@
 //! Which provider can do what is needed, and why the others cannot.
 
+use capbox_core::capability::flags::Flags;
 use capbox_core::capability::{Capabilities, Capability, Level, Lowered, NotSupported, Rows};
-use capbox_core::error::{Error, Result};
+use capbox_core::error::{Error, ErrorKind, Result};
 use capbox_core::spec::Spec;
 
 use crate::Registry;
@@ -31,15 +32,18 @@ impl Needs {
         self
     }
 
-    /// A flag of this name with this value; both are checked.
+    /// A flag of this name with this value; a name, or a word, that no flag has is refused.
     pub fn with_flag(mut self, name: &str, value: &str, registry: &Registry) -> Result<Self> {
-        let known: Vec<_> = registry.tables().flat_map(|table| table.flags.entries()).collect();
+        let known: Vec<_> = registry.tables().next().map(Rows::flag_entries).unwrap_or_default();
         if !known.is_empty() && !known.iter().any(|(flag, _)| *flag == name) {
-            let mut names: Vec<_> = known.iter().map(|(flag, _)| *flag).collect();
-            names.dedup();
-            names.truncate(registry.tables().next().map_or(0, |table| table.flags.entries().len()));
+            let names: Vec<_> = known.iter().map(|(flag, _)| *flag).collect();
             return Err(Error::invalid_argument("flag", format!("there is no flag `{name}`"))
                 .with_hint(format!("the flags are `{}`", names.join("`, `"))));
+        }
+        let words = Flags::words(name);
+        if !words.is_empty() && !words.contains(&value) {
+            return Err(Error::invalid_argument("flag", format!("`{name}` is never `{value}`"))
+                .with_hint(format!("it is one of `{}`", words.join("`, `"))));
         }
         self.flags.push((name.to_owned(), value.to_owned()));
         Ok(self)
@@ -128,7 +132,11 @@ impl Registry {
 fn candidate(needs: &Needs, capabilities: &Capabilities) -> Candidate {
     let table = capabilities.declared();
     let mut needed = needs.spec.asked();
-    needed.extend(needs.capabilities.iter().copied().filter(|capability| !needed.contains(capability)));
+    for capability in &needs.capabilities {
+        if !needed.contains(capability) {
+            needed.push(*capability);
+        }
+    }
     let honoured = needed
         .iter()
         .filter(|capability| capabilities.require(**capability).is_ok())
@@ -139,24 +147,27 @@ fn candidate(needs: &Needs, capabilities: &Capabilities) -> Candidate {
         .collect();
 
     let mut refusals = needs.spec.problems(capabilities);
-    let seen: Vec<Option<NotSupported>> = refusals.iter().map(Error::refusal).collect();
-    refusals.extend(
-        needs
-            .capabilities
-            .iter()
-            .filter_map(|capability| capabilities.require(*capability).err())
-            .filter(|refusal| !seen.contains(&Some(*refusal)))
-            .map(Error::from),
-    );
-    let entries = table.flags.entries();
-    refusals.extend(needs.flags.iter().filter_map(|(name, wanted)| {
-        let (_, value) = entries.iter().find(|(flag, _)| flag == name)?;
-        (value != wanted).then(|| {
-            Error::new(
-                capbox_core::error::ErrorKind::NotSupported,
-                format!("the flag `{name}` of `{}` is `{value}`, not `{wanted}`", table.provider),
-            )
-        })
-    }));
+    let told: Vec<NotSupported> = refusals.iter().filter_map(Error::refusal).collect();
+    let refused = needs.capabilities.iter().filter_map(|capability| capabilities.require(*capability).err());
+    refusals.extend(refused.filter(|refusal| !told.contains(refusal)).map(Error::from));
+    refusals.extend(other_flags(needs, table));
     Candidate { provider: table.provider, honoured, refusals }
+}
+
+/// The flags that have other values than those needed.
+fn other_flags(needs: &Needs, table: &Rows) -> Vec<Error> {
+    let entries = table.flag_entries();
+    let value = |name: &str| entries.iter().find(|(flag, _)| *flag == name).map(|(_, value)| value);
+    needs
+        .flags
+        .iter()
+        .filter_map(|(name, wanted)| {
+            let value = value(name)?;
+            (value != wanted).then(|| {
+                let provider = table.provider;
+                let message = format!("the flag `{name}` of `{provider}` is `{value}`, not `{wanted}`");
+                Error::new(ErrorKind::NotSupported, message)
+            })
+        })
+        .collect()
 }

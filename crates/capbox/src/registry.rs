@@ -68,13 +68,12 @@ impl Registry {
 
     fn unknown(&self, id: &str) -> Error {
         let known: Vec<_> = self.tables().map(|table| table.provider).collect();
-        Error::invalid_argument("provider", format!("there is no provider `{}`", id.escape_debug())).with_hint(
-            if known.is_empty() {
+        Error::invalid_argument("provider", format!("there is no provider `{}`", id.escape_debug()))
+            .with_hint(if known.is_empty() {
                 "no provider is compiled in; enable a feature such as `provider-local`".to_owned()
             } else {
                 format!("the providers are `{}`", known.join("`, `"))
-            },
-        )
+            })
     }
 }
 

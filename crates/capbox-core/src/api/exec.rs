@@ -12,7 +12,7 @@ use super::output::Output;
 use super::process::Process;
 #[allow(clippy::wildcard_imports, reason = "the generated setters name every exec row")]
 use crate::capability::rows::*;
-use crate::capability::{Capability, cap};
+use crate::capability::{Capability, NotSupported, cap};
 use crate::error::{Error, Result};
 use crate::spec::{Command, Env, Input, Program, SandboxPath, Stdin, TerminalSize};
 
@@ -32,29 +32,56 @@ macro_rules! command_setters {
     };
 }
 
-/// Refuse what is wrong or not honoured, before anything is sent.
-fn check(core: &Core, command: &Command, options: &ExecOptions) -> Result<()> {
-    command.check()?;
-    for capability in options.asked() {
-        core.admit(capability)?;
+impl ExecOptions {
+    /// Refuse what is wrong, or what `admit` does not, with `command`. Nothing is sent.
+    ///
+    /// Every way to start a command does this first. Those who create a sandbox for one command can do it
+    /// before, with [`Client::require`](super::Client::require).
+    pub fn check(
+        &self,
+        command: &Command,
+        admit: impl Fn(Capability) -> Result<(), NotSupported>,
+    ) -> Result<()> {
+        command.check()?;
+        for capability in self.asked() {
+            admit(capability)?;
+        }
+        if let Some(env) = &self.envs {
+            env.check(Some(&command.program))?;
+        }
+        if let Some(cwd) = &self.cwd {
+            cwd.check()?;
+        }
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(Error::invalid_argument("timeout", "must be greater than zero"));
+        }
+        if self.user.as_deref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n', ':'])) {
+            return Err(Error::invalid_argument("user", "is empty or holds `:`, a NUL or a line feed"));
+        }
+        if self.input.is_some() && self.stdin.is_some() {
+            return Err(Error::invalid_argument("stdin", "cannot stay open when `input` is given"));
+        }
+        Ok(())
     }
-    if let Some(env) = &options.envs {
-        env.check(Some(&command.program))?;
-    }
-    if let Some(cwd) = &options.cwd {
-        cwd.check()?;
-    }
-    if options.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(Error::invalid_argument("timeout", "must be greater than zero"));
-    }
-    if options.user.as_deref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n', ':'])) {
-        return Err(Error::invalid_argument("user", "is empty or holds `:`, a NUL or a line feed"));
-    }
-    if options.input.is_some() && options.stdin.is_some() {
-        return Err(Error::invalid_argument("stdin", "cannot stay open when `input` is given"));
-    }
-    Ok(())
 }
+
+fn check(core: &Core, command: &Command, options: &ExecOptions) -> Result<()> {
+    options.check(command, |capability| core.admit(capability))
+}
+
+/// Options given at once, for callers that have them as data; on a typed handle each is a method.
+macro_rules! options_at_once {
+    ($($name:ident)*) => { $(
+        impl $name<Any> {
+            /// Set all options at once. What the sandbox does not honour is refused at `.await`.
+            pub fn options(mut self, options: ExecOptions) -> Self {
+                self.options = options;
+                self
+            }
+        }
+    )* };
+}
+options_at_once! { Exec Spawn Terminal }
 
 /// A command to run to its end: set options, then `.await` the [`Output`].
 ///

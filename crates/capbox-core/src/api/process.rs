@@ -164,13 +164,18 @@ impl<K> Process<K> {
     }
 
     /// Collect what is still to come, to the end: 16 MiB of each stream at most. Closes standard input first.
-    pub async fn output(mut self) -> Result<Output> {
+    pub async fn output(self) -> Result<Output> {
+        self.output_within(DEFAULT_MAX_OUTPUT).await
+    }
+
+    /// The same, keeping at most `max_output` bytes of each stream: its head and its tail.
+    pub async fn output_within(mut self, max_output: usize) -> Result<Output> {
         self.close_stdin().await.ok();
         let Some(events) = self.events.take() else {
             self.next().await?;
             return Ok(Output::new(ExitStatus::Unknown));
         };
-        self.core.op(Capability::Streaming.as_str(), collect(events, DEFAULT_MAX_OUTPUT)).await
+        self.core.op(Capability::Streaming.as_str(), collect(events, max_output)).await
     }
 
     /// Kill it with everything that it started; returns when all of it is gone.

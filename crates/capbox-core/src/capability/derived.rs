@@ -122,8 +122,7 @@ mod tests {
         let rows: Vec<_> = Capability::ALL
             .iter()
             .map(|capability| {
-                let level =
-                    if native.contains(capability) { Level::Native } else { Level::Unsupported };
+                let level = if native.contains(capability) { Level::Native } else { Level::Unsupported };
                 RowInfo::new(*capability, level, "for the test", true)
             })
             .collect();

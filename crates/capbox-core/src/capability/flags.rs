@@ -15,6 +15,8 @@ macro_rules! words {
             /// Every value.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
+            const WORDS: &'static [&'static str] = &[$( $text, )*];
+
             /// The word used in every output.
             pub const fn as_str(self) -> &'static str {
                 match self { $( Self::$variant => $text, )* }
@@ -31,7 +33,7 @@ macro_rules! words {
             type Err = String;
             fn from_str(text: &str) -> Result<Self, String> {
                 Self::ALL.iter().copied().find(|v| v.as_str() == text).ok_or_else(|| {
-                    format!("`{text}` is none of `{}`", [$( $text ),*].join("`, `"))
+                    format!("`{text}` is none of `{}`", Self::WORDS.join("`, `"))
                 })
             }
         }
@@ -293,9 +295,20 @@ macro_rules! flags {
                    self
                } )*
 
-            /// Every flag by name, with its value as text.
+            /// Every flag by name, with its value as text. A flag of several parts has an entry for each:
+            /// `lifetime.max`.
             pub fn entries(&self) -> Vec<(&'static str, String)> {
-                vec![$( (stringify!($name), Shown::shown(&self.$name)), )*]
+                let mut entries = Vec::new();
+                $( Shown::shown(&self.$name, stringify!($name), &mut entries); )*
+                entries
+            }
+
+            /// The words that the flag `name` takes; none where its value is free text.
+            pub fn words(name: &str) -> &'static [&'static str] {
+                match name {
+                    $( stringify!($name) => <$ty as Shown>::WORDS, )*
+                    _ => &[],
+                }
             }
         }
     };
@@ -362,42 +375,64 @@ flags! {
     on_this_machine: bool = false;
 }
 
-/// A flag's value as text.
+/// A flag's value as text, or that of each part of it.
 trait Shown {
-    fn shown(&self) -> String;
+    /// The words that it is one of; none where it is free text.
+    const WORDS: &'static [&'static str];
+
+    fn shown(&self, name: &'static str, entries: &mut Vec<(&'static str, String)>);
 }
 
 impl Shown for bool {
-    fn shown(&self) -> String {
-        self.to_string()
+    const WORDS: &'static [&'static str] = &["true", "false"];
+
+    fn shown(&self, name: &'static str, entries: &mut Vec<(&'static str, String)>) {
+        entries.push((name, self.to_string()));
     }
 }
 
 impl Shown for &'static str {
-    fn shown(&self) -> String {
-        (*self).to_owned()
+    const WORDS: &'static [&'static str] = &[];
+
+    fn shown(&self, name: &'static str, entries: &mut Vec<(&'static str, String)>) {
+        entries.push((name, (*self).to_owned()));
     }
 }
 
 impl Shown for Lifetime {
-    fn shown(&self) -> String {
+    const WORDS: &'static [&'static str] = &[];
+
+    fn shown(&self, _: &'static str, entries: &mut Vec<(&'static str, String)>) {
         let Self { clock, change, granularity, default, max } = self;
-        let step = Span::Of(*granularity);
-        format!("clock {clock}, change {change}, granularity {step}, default {default}, max {max}")
+        entries.extend([
+            ("lifetime.clock", clock.to_string()),
+            ("lifetime.change", change.to_string()),
+            ("lifetime.granularity", Span::Of(*granularity).to_string()),
+            ("lifetime.default", default.to_string()),
+            ("lifetime.max", max.to_string()),
+        ]);
     }
 }
 
 impl Shown for KeptFor {
-    fn shown(&self) -> String {
+    const WORDS: &'static [&'static str] = &[];
+
+    fn shown(&self, _: &'static str, entries: &mut Vec<(&'static str, String)>) {
         let Self { paused, stopped, snapshot } = self;
-        format!("paused {paused}, stopped {stopped}, snapshot {snapshot}")
+        entries.extend([
+            ("kept_for.paused", paused.to_string()),
+            ("kept_for.stopped", stopped.to_string()),
+            ("kept_for.snapshot", snapshot.to_string()),
+        ]);
     }
 }
 
 macro_rules! shown {
     ($($ty:ty)*) => { $( impl Shown for $ty {
-        fn shown(&self) -> String {
-            self.as_str().to_owned()
+        const WORDS: &'static [&'static str] = Self::WORDS;
+
+        fn shown(&self, name: &'static str, entries: &mut Vec<(&'static str, String)>) {
+            entries.push((name, self.to_string()));
         }
     } )* };
 }
@@ -405,4 +440,29 @@ shown! {
     PreviewModel Streams OutputBytes OutputRetention BackgroundSurvives KillReaches TimeoutKills OomEvidence
     ResizeApplies SnapshotSource ForkSource CreateDedup PortsDeclared DefaultEgress DefaultPreview EgressNames
     Isolation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_flag_has_an_entry() {
+        let entries = Flags::DEFAULT.isolation(Isolation::Container).entries();
+        let value = |name| entries.iter().find(|(flag, _)| *flag == name).map(|(_, value)| value.as_str());
+        assert_eq!(value("isolation"), Some("container"));
+        assert_eq!(value("lifetime.clock"), Some("wall"));
+        assert_eq!(value("lifetime.granularity"), Some("1s"));
+        assert_eq!(value("kept_for.snapshot"), Some("unknown"));
+        let names: std::collections::BTreeSet<_> = entries.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), entries.len());
+    }
+
+    #[test]
+    fn closed_sets_have_words() {
+        assert_eq!(Flags::words("streams"), ["separate", "merged"]);
+        assert_eq!(Flags::words("stdin_eof"), ["true", "false"]);
+        assert!(Flags::words("isolation_source").is_empty());
+        assert!(Flags::words("nope").is_empty());
+    }
 }

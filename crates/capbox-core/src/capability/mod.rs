@@ -1,9 +1,10 @@
 //! The capability table: what a caller can ask for, how a provider answers, and what a caller may observe.
 //!
 //! [`rows`] is the one list of rows; [`answer`] holds the types that answer them; [`flags`] what callers
-//! observe rather than ask for; [`limits`] the numbers and cross-option constraints beside the rows.
+//! observe rather than ask for; [`derived`] the flags that follow from the rest; [`limits`] the numbers and cross-option constraints beside the rows.
 
 pub mod answer;
+pub mod derived;
 pub mod flags;
 pub mod limits;
 #[macro_use]
@@ -179,6 +180,13 @@ impl Rows {
     /// The declared answer to `capability`.
     pub const fn row(&self, capability: Capability) -> &RowInfo {
         &self.rows[capability as usize]
+    }
+
+    /// Every flag by name, with its value as text: those that are written and those that follow from the rows.
+    pub fn flag_entries(&self) -> Vec<(&'static str, String)> {
+        let mut entries = self.flags.entries();
+        entries.extend(derived::Derived::of(self).entries());
+        entries
     }
 
     /// Refuse `capability` unless the table declares it.

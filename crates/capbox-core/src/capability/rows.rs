@@ -254,6 +254,11 @@ impl Capability {
         self.as_str().split_once('.').map_or("", |(group, _)| group)
     }
 
+    /// The part of the id after the dot.
+    pub fn name(self) -> &'static str {
+        self.as_str().split_once('.').map_or("", |(_, name)| name)
+    }
+
     /// True for security controls: they are never emulated, never defaulted away.
     pub const fn is_security(self) -> bool {
         matches!(
@@ -310,14 +315,13 @@ impl FromStr for Capability {
     /// Reads an id (`exec.pty`), a common name (`killProcess`) or the part of an id after the dot where that
     /// is the name of one row only (`kill-process`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let name = |capability: &&Self| capability.as_str().split_once('.').is_some_and(|(_, n)| n == text);
         if let Some(capability) = Self::ALL.iter().find(|c| c.as_str() == text) {
             return Ok(*capability);
         }
         if let Some((_, capability)) = ALIASES.iter().find(|(alias, _)| *alias == text) {
             return Ok(*capability);
         }
-        let mut named = Self::ALL.iter().filter(name);
+        let mut named = Self::ALL.iter().filter(|c| c.name() == text);
         if let (Some(capability), None) = (named.next(), named.next()) {
             return Ok(*capability);
         }
