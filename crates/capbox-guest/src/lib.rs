@@ -1,0 +1,24 @@
+//! The guest: the program that runs as process 1 of every local sandbox, and the protocol it speaks.
+//!
+//! * [`PROGRAM`] is the program itself, an ELF file without dependencies, ready to be put into a memory file and
+//!   executed. It is empty where no guest can run (anything but Linux on x86-64 or AArch64).
+//! * [`proto`] is the protocol, used by both sides. It needs nothing but `alloc`.
+//! * [`sys`] are the raw system calls both sides use between `clone` and `exec`, where no libc may be called.
+//!
+//! The program's source is in `src/program/`; `build.rs` compiles it with the compiler at hand.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod proto;
+
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod sys;
+
+/// The guest program, or nothing on a target that cannot run one.
+#[cfg(guest_program)]
+pub static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capbox-guest"));
+/// The guest program, or nothing on a target that cannot run one.
+#[cfg(not(guest_program))]
+pub static PROGRAM: &[u8] = &[];

@@ -1,0 +1,313 @@
+//! Starting a command.
+//!
+//! The child shares this process's memory until it executes its program, and this process is held meanwhile. So
+//! there is nothing to copy, and what went wrong is simply there to be read. In return the child must not allocate,
+//! and touches nothing but its [`Plan`].
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::os::{self, Fd, Path};
+use crate::proto::{Boot, Bytes, CODE_ID, Exec, GUEST_ID, Stage};
+use crate::seccomp::Filter;
+use crate::setup::Sandbox;
+use crate::sys::{self, AT_FDCWD, Errno, Result, nr};
+use crate::tree::{self, Marker};
+
+const STACK: usize = 64 * 1024;
+
+/// A command that could not be started.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) stage: Stage,
+    pub(crate) errno: Errno,
+}
+
+fn failed<T>(stage: Stage, errno: Errno) -> core::result::Result<T, Failure> {
+    Err(Failure { stage, errno })
+}
+
+/// Standard input, output and error of a command.
+pub(crate) struct Stdio {
+    pub(crate) fds: [i32; 3],
+    /// Whether they are a terminal, which the command then gets to control.
+    pub(crate) terminal: bool,
+}
+
+/// A user inside.
+#[derive(Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+pub(crate) const CODE: User = User { uid: CODE_ID, gid: CODE_ID };
+
+/// What starts commands.
+pub(crate) struct Starter {
+    stack: Vec<u8>,
+    second_filter: Option<Filter>,
+}
+
+/// A command that has been started.
+pub(crate) struct Running {
+    pub(crate) pid: i32,
+    pub(crate) marker: Marker,
+}
+
+/// All that the child needs, made beforehand.
+struct Plan<'a> {
+    programs: &'a [Path],
+    argv: *const *const u8,
+    env: *const *const u8,
+    cwd: &'a Path,
+    stdio: &'a Stdio,
+    user: Option<User>,
+    descriptors: [u64; 2],
+    second_filter: Option<&'a Filter>,
+    proc: i32,
+    marker: [u8; 64],
+    marker_len: usize,
+    /// Where it is, so that a failure has a place; nothing once the program runs.
+    failure: Option<(Stage, Errno)>,
+}
+
+impl Starter {
+    pub(crate) fn new(boot: &Boot) -> Self {
+        Self { stack: os::buffer(STACK), second_filter: boot.deny_set_id.then(Filter::no_set_id) }
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        boot: &Boot,
+        sandbox: &Sandbox,
+        exec: &Exec,
+        user: User,
+        stdio: &Stdio,
+    ) -> core::result::Result<Running, Failure> {
+        let environment = environment(boot, exec, user)?;
+        let argv = strings(exec.argv.iter().map(|word| word.0.clone()))?;
+        let program = exec.argv.first().filter(|program| !program.is_empty());
+        let Some(program) = program else {
+            return failed(Stage::Program, Errno::NOENT);
+        };
+        let programs = candidates(program, environment.get(&b"PATH"[..]).map(Vec::as_slice))?;
+        let env = strings(environment.into_iter().map(|(mut name, value)| {
+            name.push(b'=');
+            name.extend_from_slice(&value);
+            name
+        }))?;
+        let cwd = if exec.cwd.is_empty() { &boot.cwd } else { &exec.cwd };
+        let cwd = absolute(&boot.cwd, cwd).or_else(|errno| failed(Stage::Cwd, errno))?;
+
+        let (argv, env) = (pointers(&argv), pointers(&env));
+        let mut plan = Plan {
+            programs: &programs,
+            argv: argv.as_ptr(),
+            env: env.as_ptr(),
+            cwd: &cwd,
+            stdio,
+            user: boot.several_ids.then_some(user),
+            descriptors: [sandbox.descriptors[0].min(sandbox.descriptors[1]), sandbox.descriptors[1]],
+            second_filter: self.second_filter.as_ref(),
+            proc: sandbox.proc.raw(),
+            marker: [0; 64],
+            marker_len: 0,
+            failure: None,
+        };
+        let top = self.stack.as_mut_ptr_range().end;
+        let top = top.wrapping_sub(top as usize % 16);
+        let flags = sys::CLONE_VM | sys::CLONE_VFORK | sys::CLONE_NEWCGROUP | sys::SIGCHLD;
+        // SAFETY: the stack is nobody else's, and the plan outlives the child's use of this memory, since CLONE_VFORK
+        // holds this process until the child has executed its program or ended.
+        let pid =
+            unsafe { sys::clone_onto(flags, top, core::ptr::null_mut(), child, (&raw mut plan).cast()) };
+        let pid = pid.or_else(|errno| failed(Stage::Process, errno))?;
+        // SAFETY: the child wrote through a pointer; read it afresh.
+        let failure = unsafe { (&raw const plan.failure).read_volatile() };
+        if let Some((stage, errno)) = failure {
+            // The child has ended. It is reaped with all the others.
+            return failed(stage, errno);
+        }
+        let marker = plan.marker.get(..plan.marker_len).and_then(tree::parse_marker);
+        Ok(Running { pid, marker: marker.unwrap_or(0) })
+    }
+}
+
+/// The child's side. Runs on a borrowed stack in borrowed memory: no allocation, no panic, no return.
+unsafe extern "C" fn child(plan: *mut u8) -> ! {
+    // SAFETY: `start` passes its plan, and is held while this runs.
+    let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+    let (stage, errno) = become_program(plan);
+    plan.failure = Some((stage, errno));
+    sys::exit_group(127)
+}
+
+fn become_program(plan: &mut Plan<'_>) -> (Stage, Errno) {
+    match prepare(plan) {
+        Ok(()) => execute(plan),
+        Err(failure) => failure,
+    }
+}
+
+fn prepare(plan: &mut Plan<'_>) -> core::result::Result<(), (Stage, Errno)> {
+    let at = |stage: Stage| move |errno: Errno| (stage, errno);
+    plan.marker_len =
+        os::readlinkat(plan.proc, c"self/ns/cgroup", &mut plan.marker).map_err(at(Stage::Process))?.len();
+    // SAFETY: these take integers, and pointers to what the plan keeps alive.
+    unsafe {
+        raw!(nr::SETSID).map_err(at(Stage::Process))?;
+        for (target, fd) in plan.stdio.fds.into_iter().enumerate() {
+            // What is in its place already (`/dev/null`) stays open on exec.
+            if fd as usize != target {
+                raw!(nr::DUP3, fd, target, 0).map_err(at(Stage::Process))?;
+            }
+        }
+        if plan.stdio.terminal {
+            raw!(nr::IOCTL, 0, 0x540e, 0).map_err(at(Stage::Terminal))?; // TIOCSCTTY
+        }
+        raw!(nr::CLOSE_RANGE, 3, u32::MAX, 0).map_err(at(Stage::Process))?;
+        raw!(nr::UMASK, 0o022).map_err(at(Stage::Process))?;
+        if let Some(User { uid, gid }) = plan.user {
+            raw!(nr::SETRESGID, gid, gid, gid).map_err(at(Stage::User))?;
+            raw!(nr::SETRESUID, uid, uid, uid).map_err(at(Stage::User))?;
+        }
+    }
+    os::set_limit(os::RLIMIT_NOFILE, plan.descriptors).map_err(at(Stage::Process))?;
+    // From here on with the rights of the code: it must be its own that lead to the folder and the program.
+    sys::capset(0, 0, 0).map_err(at(Stage::User))?;
+    if let Some(filter) = plan.second_filter {
+        filter.install().map_err(at(Stage::Process))?;
+    }
+    os::chdir(plan.cwd).map_err(at(Stage::Cwd))?;
+    os::set_signal_mask(0);
+    Ok(())
+}
+
+/// Tries each place a program may be at. Comes back only if none would do.
+fn execute(plan: &Plan<'_>) -> (Stage, Errno) {
+    let mut failure = (Stage::Program, Errno::NOENT);
+    for program in plan.programs {
+        // SAFETY: NUL-terminated strings in null-terminated arrays, which the plan keeps alive.
+        let Err(errno) = (unsafe { raw!(nr::EXECVE, program.as_ptr(), plan.argv, plan.env) }) else {
+            continue;
+        };
+        match errno {
+            Errno::NOENT => {
+                // SAFETY: the path ends with a NUL. F_OK.
+                if unsafe { raw!(nr::FACCESSAT, AT_FDCWD, program.as_ptr(), 0) }.is_ok() {
+                    return (Stage::Interpreter, errno);
+                }
+            }
+            Errno::NOTDIR => {}
+            // A later one may do; if none does, this is the better reason.
+            Errno::ACCES => failure = (Stage::Program, errno),
+            errno => return (Stage::Program, errno),
+        }
+    }
+    failure
+}
+
+/// Where a program may be: at its path, or under each folder of `PATH`.
+fn candidates(program: &[u8], path: Option<&[u8]>) -> core::result::Result<Vec<Path>, Failure> {
+    let invalid = |errno| Failure { stage: Stage::Program, errno };
+    if program.contains(&b'/') {
+        return Ok(Vec::from([os::path(program).map_err(invalid)?]));
+    }
+    let folders = path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin").split(|byte| *byte == b':');
+    folders
+        .map(|folder| {
+            let mut path = Vec::from(if folder.is_empty() { b"." } else { folder });
+            path.push(b'/');
+            path.extend_from_slice(program);
+            os::path(&path).map_err(invalid)
+        })
+        .collect()
+}
+
+/// The sandbox's environment, the user's, and on top the command's own.
+fn environment(
+    boot: &Boot,
+    exec: &Exec,
+    user: User,
+) -> core::result::Result<BTreeMap<Vec<u8>, Vec<u8>>, Failure> {
+    let mut environment = BTreeMap::new();
+    let mut add = |name: &[u8], value: &[u8]| {
+        if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
+            return failed(Stage::Request, Errno::INVAL);
+        }
+        environment.insert(name.to_vec(), value.to_vec());
+        Ok(())
+    };
+    for (name, value) in &boot.env {
+        add(name, value)?;
+    }
+    if user.uid == 0 {
+        for (name, value) in [("HOME", "/root"), ("USER", "root"), ("LOGNAME", "root")] {
+            add(name.as_bytes(), value.as_bytes())?;
+        }
+    }
+    for (name, value) in &exec.env {
+        add(name, value)?;
+    }
+    Ok(environment)
+}
+
+fn strings(words: impl Iterator<Item = Vec<u8>>) -> core::result::Result<Vec<Path>, Failure> {
+    words.map(|word| os::path(&word)).collect::<Result<_>>().or_else(|errno| failed(Stage::Request, errno))
+}
+
+fn pointers(strings: &[Path]) -> Vec<*const u8> {
+    strings.iter().map(|string| string.as_ptr().cast()).chain([core::ptr::null()]).collect()
+}
+
+/// A path from the root: relative ones begin at `base`.
+pub(crate) fn absolute(base: &[u8], path: &[u8]) -> Result<Path> {
+    if path.first() == Some(&b'/') {
+        return os::path(path);
+    }
+    let mut whole = base.to_vec();
+    whole.push(b'/');
+    whole.extend_from_slice(path);
+    os::path(&whole)
+}
+
+/// The user that a command asks for: a name that every sandbox has, or `uid[:gid]`.
+pub(crate) fn user(boot: &Boot, text: &Bytes) -> core::result::Result<User, Failure> {
+    let user = match &text.0[..] {
+        b"" | b"user" => CODE,
+        b"root" => User { uid: 0, gid: 0 },
+        numbers => {
+            let text = core::str::from_utf8(numbers).unwrap_or_default();
+            let (uid, gid) = text.split_once(':').unwrap_or((text, text));
+            match (uid.parse(), gid.parse()) {
+                (Ok(uid), Ok(gid)) => User { uid, gid },
+                _ => return failed(Stage::User, Errno::NOENT),
+            }
+        }
+    };
+    if boot.several_ids && user.uid.max(user.gid) < GUEST_ID || (user.uid, user.gid) == (CODE_ID, CODE_ID) {
+        Ok(user)
+    } else {
+        failed(Stage::User, Errno::PERM)
+    }
+}
+
+/// A new terminal that belongs to `user`: the master, and the terminal itself.
+pub(crate) fn terminal(sandbox: &Sandbox, user: User, size: (u16, u16)) -> Result<(Fd, Fd)> {
+    let flags = sys::O_RDWR | sys::O_NOCTTY;
+    let master = os::with_file_ids(user, || os::openat(sandbox.devpts.raw(), c"ptmx", flags, 0))?;
+    resize(&master, size)?;
+    let unlock = 0i32;
+    // SAFETY: TIOCSPTLCK reads an integer.
+    unsafe { os::ioctl(master.raw(), 0x4004_5431, &raw const unlock as usize) }?;
+    // SAFETY: TIOCGPTPEER takes flags and answers with a descriptor.
+    let slave = unsafe { os::ioctl(master.raw(), 0x5441, flags | sys::O_CLOEXEC) }?;
+    Ok((master, Fd::inherited(slave as i32)))
+}
+
+pub(crate) fn resize(master: &Fd, (rows, columns): (u16, u16)) -> Result<()> {
+    let size = [rows, columns, 0, 0];
+    // SAFETY: TIOCSWINSZ reads four 16-bit integers.
+    unsafe { os::ioctl(master.raw(), 0x5414, size.as_ptr() as usize) }.map(drop)
+}

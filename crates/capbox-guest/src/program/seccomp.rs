@@ -1,0 +1,259 @@
+//! The system call filter, for this process and all that it starts.
+//!
+//! A deny-list: programs inside should work, and namespaces, ids and missing capabilities are the first wall. What
+//! is listed is what those do not cover, or where they alone have been broken before.
+
+use alloc::vec::Vec;
+
+#[cfg(target_arch = "x86_64")]
+use crate::sys::nr_x86;
+use crate::sys::{self, Errno, Result, nr};
+
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+const EAFNOSUPPORT: u32 = 97;
+
+/// Refused outright.
+const DENIED: &[usize] = &[
+    // Mounts and roots: the tree is finished when the filter is installed.
+    nr::MOUNT,
+    nr::UMOUNT2,
+    nr::PIVOT_ROOT,
+    nr::CHROOT,
+    nr::OPEN_TREE,
+    nr::OPEN_TREE_ATTR,
+    nr::MOVE_MOUNT,
+    nr::FSOPEN,
+    nr::FSCONFIG,
+    nr::FSMOUNT,
+    nr::FSPICK,
+    nr::MOUNT_SETATTR,
+    nr::STATMOUNT,
+    nr::LISTMOUNT,
+    // Files by handle would go around every mount.
+    nr::NAME_TO_HANDLE_AT,
+    nr::OPEN_BY_HANDLE_AT,
+    // Keyrings belong to the host's user, not to the namespace.
+    nr::ADD_KEY,
+    nr::REQUEST_KEY,
+    nr::KEYCTL,
+    // Large, often broken parts of the kernel that ordinary programs do without.
+    nr::BPF,
+    nr::PERF_EVENT_OPEN,
+    nr::USERFAULTFD,
+    nr::FANOTIFY_INIT,
+    nr::LOOKUP_DCOOKIE,
+    nr::NFSSERVCTL,
+    // Other processes' descriptors and pages; NUMA placement.
+    nr::SETNS,
+    nr::KCMP,
+    nr::PIDFD_GETFD,
+    nr::MOVE_PAGES,
+    nr::MIGRATE_PAGES,
+    nr::MBIND,
+    // The machine itself.
+    nr::KEXEC_LOAD,
+    nr::KEXEC_FILE_LOAD,
+    nr::INIT_MODULE,
+    nr::FINIT_MODULE,
+    nr::DELETE_MODULE,
+    nr::REBOOT,
+    nr::SWAPON,
+    nr::SWAPOFF,
+    nr::ACCT,
+    nr::QUOTACTL,
+    nr::QUOTACTL_FD,
+    nr::SYSLOG,
+    nr::VHANGUP,
+    nr::SETTIMEOFDAY,
+    nr::CLOCK_SETTIME,
+    nr::CLOCK_ADJTIME,
+    nr::ADJTIMEX,
+    #[cfg(target_arch = "x86_64")]
+    nr_x86::IOPL,
+    #[cfg(target_arch = "x86_64")]
+    nr_x86::IOPERM,
+    #[cfg(target_arch = "x86_64")]
+    nr_x86::USELIB,
+    #[cfg(target_arch = "x86_64")]
+    nr_x86::MODIFY_LDT,
+];
+
+/// Answered as if the kernel did not have them, so that libraries fall back to what can be checked.
+const ABSENT: &[usize] = &[
+    nr::CLONE3, // its flags are in memory, where a filter cannot look
+    nr::IO_URING_SETUP,
+    nr::IO_URING_ENTER,
+    nr::IO_URING_REGISTER,
+];
+
+/// Namespaces that nobody inside may make. A cgroup namespace is what this program marks jobs with, and takes a
+/// capability that only this program has.
+const NAMESPACES: u32 = (sys::CLONE_NEWNS
+    | sys::CLONE_NEWUTS
+    | sys::CLONE_NEWIPC
+    | sys::CLONE_NEWUSER
+    | sys::CLONE_NEWPID
+    | sys::CLONE_NEWNET) as u32;
+
+const TIOCSTI: u32 = 0x5412; // types into the terminal of whoever reads it
+const TIOCLINUX: u32 = 0x541c; // pastes into it
+const TIOCSETD: u32 = 0x5423; // loads line disciplines
+
+const FAMILIES: [u32; 4] = [1, 2, 10, 16]; // unix, inet, inet6, netlink
+
+/// The set-user-id and set-group-id bits.
+const SET_ID: u32 = 0o6000;
+
+/// `struct sock_filter`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u16,
+    if_true: u8,
+    if_false: u8,
+    k: u32,
+}
+
+const LOAD: u16 = 0x20; // a word of `struct seccomp_data`
+const EQUAL: u16 = 0x15;
+const GREATER_OR_EQUAL: u16 = 0x35;
+const ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+/// The low half of an argument, on a little-endian machine.
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL: u32 = 0x8000_0000;
+const fn errno(number: u32) -> u32 {
+    0x0005_0000 | number
+}
+
+#[cfg(target_arch = "x86_64")]
+const NATIVE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const NATIVE: u32 = 0xc000_00b7;
+
+struct Program(Vec<Instruction>);
+
+impl Program {
+    fn start() -> Self {
+        let mut program = Self(Vec::with_capacity(256));
+        program.push(LOAD, 0, 0, ARCHITECTURE);
+        program.end_unless(EQUAL, NATIVE, KILL);
+        program.push(LOAD, 0, 0, NUMBER);
+        program
+    }
+
+    fn finish(mut self) -> Self {
+        self.push(RETURN, 0, 0, ALLOW);
+        self
+    }
+
+    fn push(&mut self, code: u16, if_true: u8, if_false: u8, k: u32) {
+        self.0.push(Instruction { code, if_true, if_false, k });
+    }
+
+    /// Ends here with `answer` if the comparison holds.
+    fn end_if(&mut self, comparison: u16, k: u32, answer: u32) {
+        self.push(comparison, 0, 1, k);
+        self.push(RETURN, 0, 0, answer);
+    }
+
+    /// Ends here with `answer` unless the comparison holds.
+    fn end_unless(&mut self, comparison: u16, k: u32, answer: u32) {
+        self.push(comparison, 1, 0, k);
+        self.push(RETURN, 0, 0, answer);
+    }
+
+    /// Runs `checks` on an argument of one system call, which is allowed if none of them ends it.
+    fn for_call(&mut self, number: usize, index: u32, checks: impl FnOnce(&mut Self)) {
+        let jump = self.0.len();
+        self.push(EQUAL, 0, 0, number as u32);
+        self.push(LOAD, 0, 0, argument(index));
+        checks(self);
+        self.push(RETURN, 0, 0, ALLOW);
+        self.0[jump].if_false = (self.0.len() - jump - 1) as u8;
+    }
+}
+
+/// A filter, ready to be installed: building one allocates, installing does not.
+pub(crate) struct Filter(Program);
+
+impl Filter {
+    /// The filter for everything.
+    pub(crate) fn general() -> Self {
+        let mut program = Program::start();
+        // The x32 numbers of x86-64: the same calls by other numbers.
+        #[cfg(target_arch = "x86_64")]
+        program.end_if(GREATER_OR_EQUAL, 0x4000_0000, errno(ENOSYS));
+        for &number in DENIED {
+            program.end_if(EQUAL, number as u32, errno(EPERM));
+        }
+        for &number in ABSENT {
+            program.end_if(EQUAL, number as u32, errno(ENOSYS));
+        }
+        for number in [nr::CLONE, nr::UNSHARE] {
+            program.for_call(number, 0, |program| program.end_if(ANY_BIT, NAMESPACES, errno(EPERM)));
+        }
+        // Limits of others: only ids are compared, so even process 1 could be starved of descriptors.
+        program.for_call(nr::PRLIMIT64, 0, |program| program.end_unless(EQUAL, 0, errno(EPERM)));
+        program.for_call(nr::IOCTL, 1, |program| {
+            for request in [TIOCSTI, TIOCLINUX, TIOCSETD] {
+                program.end_if(EQUAL, request, errno(EPERM));
+            }
+        });
+        // AF_VSOCK leads to the hypervisor past the network namespace; AF_PACKET, AF_ALG and so on are for others.
+        for number in [nr::SOCKET, nr::SOCKETPAIR] {
+            program.for_call(number, 0, |program| {
+                for family in FAMILIES {
+                    program.end_if(EQUAL, family, ALLOW);
+                }
+                program.push(RETURN, 0, 0, errno(EAFNOSUPPORT));
+            });
+        }
+        Self(program.finish())
+    }
+
+    /// A second filter for jobs, which refuses to set the set-user-id bit. See [`crate::proto::Boot::deny_set_id`].
+    pub(crate) fn no_set_id() -> Self {
+        let mut program = Program::start();
+        program.end_if(EQUAL, nr::OPENAT2 as u32, errno(ENOSYS)); // its mode is in memory
+        for (number, index) in [
+            (nr::FCHMOD, 1),
+            (nr::FCHMODAT, 2),
+            (nr::FCHMODAT2, 2),
+            (nr::OPENAT, 3),
+            (nr::MKNODAT, 2),
+            #[cfg(target_arch = "x86_64")]
+            (nr_x86::CHMOD, 1),
+            #[cfg(target_arch = "x86_64")]
+            (nr_x86::OPEN, 2),
+            #[cfg(target_arch = "x86_64")]
+            (nr_x86::CREAT, 1),
+            #[cfg(target_arch = "x86_64")]
+            (nr_x86::MKNOD, 1),
+        ] {
+            program.for_call(number, index, |program| program.end_if(ANY_BIT, SET_ID, errno(EPERM)));
+        }
+        Self(program.finish())
+    }
+
+    /// Installs the filter. It cannot be taken off again.
+    pub(crate) fn install(&self) -> Result<()> {
+        #[repr(C)]
+        struct Described {
+            len: u16,
+            instructions: *const Instruction,
+        }
+        let len = u16::try_from(self.0.0.len()).map_err(|_| Errno::INVAL)?;
+        let described = Described { len, instructions: self.0.0.as_ptr() };
+        // SAFETY: SECCOMP_SET_MODE_FILTER reads the filter, whose instructions live until the call returns.
+        unsafe { raw!(nr::SECCOMP, 1, 0, &raw const described) }.map(drop)
+    }
+}

@@ -1,0 +1,891 @@
+//! The event loop: requests, jobs and their ends, output, time.
+//!
+//! Everything is driven from here, in small steps: no request, no job and no number of either may keep the loop
+//! from its other work.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use crate::files::{self, Served};
+use crate::job::{self, Starter, Stdio, User};
+use crate::log::{At, Log};
+use crate::os::{self, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Fd, Ready, Watch};
+use crate::proto::{
+    self, Boot, Bytes, CODE_ID, Cause, Event, Exec, Exit, Malformed, Refusal, Request, Stage, Stream,
+};
+use crate::setup::Sandbox;
+use crate::sys::{self, Errno};
+use crate::tree::{self, Kill, Marker, Step};
+use crate::wire;
+
+const DEFAULT_RETAIN: u64 = 1 << 20;
+/// What all logs together keep.
+const RETAIN_IN_ALL: usize = 16 << 20;
+/// Jobs that have ended and are remembered.
+const REMEMBERED: usize = 256;
+/// Connections, channels and followers at a time.
+const SOURCES: usize = 1024;
+/// Ended processes that are reaped in one turn.
+const REAPED_IN_A_TURN: usize = 64;
+/// Bytes of output in one packet.
+const PACKET: usize = 32 * 1024;
+/// Packets that a follower gets in one turn.
+const PACKETS_IN_A_TURN: usize = 8;
+/// How much of a command's words a listing shows.
+const SHOWN_WORDS: usize = 16;
+const SHOWN_BYTES: usize = 128;
+const SHOWN_PIDS: usize = 1024;
+const JOBS_IN_A_PACKET: usize = 6;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+type Key = u64;
+
+/// What a ready descriptor is for. Descriptors of jobs are kept with the job.
+enum Source {
+    Owner(Fd),
+    Listener,
+    Children(Fd),
+    Control(Fd),
+    Files(Fd),
+    Reply(Key),
+    Output(Key, Stream),
+    Follower(Key),
+}
+
+struct Job {
+    id: Bytes,
+    argv: Vec<Bytes>,
+    started: u64,
+    began: u64,
+    background: bool,
+    pid: i32,
+    /// 0 once no process of the job is left.
+    marker: Marker,
+    deadline: Option<u64>,
+    exit: Option<Exit>,
+    /// The client of a foreground job.
+    reply: Option<(u64, Fd)>,
+    log: Log,
+    output: Vec<(u64, Stream, Fd)>,
+    /// What a client writes to: a pipe, or the terminal (which is also read from).
+    input: Option<Fd>,
+    terminal: bool,
+    followers: Vec<Follower>,
+    killing: Option<Killing>,
+}
+
+struct Killing {
+    kill: Kill,
+    due: u64,
+    cause: Cause,
+    gone: bool,
+    waiting: Vec<Fd>,
+}
+
+struct Follower {
+    token: u64,
+    socket: Fd,
+    position: u64,
+}
+
+struct Server {
+    boot: Boot,
+    sandbox: Sandbox,
+    starter: Starter,
+    epoll: Fd,
+    sources: BTreeMap<u64, Source>,
+    last_token: u64,
+    jobs: BTreeMap<Key, Job>,
+    ended: VecDeque<Key>,
+    /// Children that work for a file channel, by number.
+    helpers: BTreeMap<i32, u64>,
+    last_key: Key,
+    deadline: Option<u64>,
+    unreaped: bool,
+    /// Whoever ended the sandbox sees this close when nothing is left of it.
+    farewell: Option<Fd>,
+    packet: Vec<u8>,
+    chunk: Vec<u8>,
+}
+
+/// Serves until the sandbox ends.
+pub(crate) fn run(boot: Boot, sandbox: Sandbox, owner: Fd) {
+    let Ok(epoll) = os::epoll_create() else { return sandbox.folder.remove() };
+    let deadline = deadline(boot.ttl);
+    let starter = Starter::new(&boot);
+    let mut server = Server {
+        boot,
+        sandbox,
+        starter,
+        epoll,
+        sources: BTreeMap::new(),
+        last_token: 0,
+        jobs: BTreeMap::new(),
+        ended: VecDeque::new(),
+        helpers: BTreeMap::new(),
+        last_key: 0,
+        deadline,
+        unreaped: false,
+        farewell: None,
+        packet: os::buffer(proto::MAX_PACKET),
+        chunk: os::buffer(64 * 1024),
+    };
+    server.serve(owner);
+    server.end();
+}
+
+fn deadline(millis: u64) -> Option<u64> {
+    (millis > 0).then(|| os::monotonic().saturating_add(millis.saturating_mul(NANOS_PER_MILLI)))
+}
+
+/// The sandbox is to end.
+struct End;
+type Turn = Result<(), End>;
+
+impl Server {
+    fn serve(&mut self, owner: Fd) {
+        let children = 1 << (sys::SIGCHLD - 1);
+        os::set_signal_mask(children);
+        let Ok(signals) = os::signalfd(children) else { return };
+        self.add(signals.raw(), EPOLLIN, Source::Children(signals));
+        self.add(self.sandbox.listener.raw(), EPOLLIN, Source::Listener);
+        if wire::send(owner.raw(), &Event::Ready.encode(), &[]).is_err() {
+            return;
+        }
+        self.add(owner.raw(), EPOLLIN | EPOLLRDHUP, Source::Owner(owner));
+
+        let mut ready = [Ready::default(); 32];
+        loop {
+            let count = os::epoll_wait(&self.epoll, &mut ready, self.next_timeout());
+            for event in &ready[..count] {
+                let (token, events) = (event.token, event.events);
+                if self.handle(token, events).is_err() {
+                    return;
+                }
+            }
+            self.reap();
+            if self.check_times().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends all that runs, removes the sandbox's folder. The process ends right after.
+    fn end(&mut self) {
+        loop {
+            let _ = os::kill(-1, 9);
+            // SAFETY: nothing but the number is asked for.
+            match unsafe { raw!(sys::nr::WAIT4, -1isize, 0, 0, 0) } {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        self.sandbox.folder.remove();
+    }
+
+    fn add(&mut self, fd: i32, events: u32, source: Source) -> u64 {
+        self.last_token += 1;
+        let _ = os::epoll_ctl(&self.epoll, Watch::Add, fd, events, self.last_token);
+        self.sources.insert(self.last_token, source);
+        self.last_token
+    }
+
+    /// Forgets a source. Its descriptor is still open, and closed by whoever has it.
+    fn remove(&mut self, token: u64, fd: i32) {
+        // Closing would be enough, were there no duplicates of descriptors: a client may hold one.
+        let _ = os::epoll_ctl(&self.epoll, Watch::Remove, fd, 0, 0);
+        self.sources.remove(&token);
+    }
+
+    fn handle(&mut self, token: u64, events: u32) -> Turn {
+        // Taken out, and put back if it stays. It may have gone in this very turn.
+        let Some(source) = self.sources.remove(&token) else { return Ok(()) };
+        match source {
+            Source::Owner(fd) => {
+                if self.requests(&fd)? {
+                    self.sources.insert(token, Source::Owner(fd));
+                } else if self.boot.owned {
+                    return Err(End);
+                }
+            }
+            Source::Control(fd) => {
+                if self.requests(&fd)? {
+                    self.sources.insert(token, Source::Control(fd));
+                }
+            }
+            Source::Listener => {
+                self.accept();
+                self.sources.insert(token, Source::Listener);
+            }
+            Source::Children(fd) => {
+                let mut info = [0; 128];
+                while os::read(fd.raw(), &mut info).is_ok() {}
+                self.unreaped = true;
+                self.sources.insert(token, Source::Children(fd));
+            }
+            Source::Files(fd) => {
+                match files::serve(&self.boot, &self.sandbox, &fd, &mut self.packet) {
+                    Served::Answered => {}
+                    Served::Helper(pid) => drop(self.helpers.insert(pid, token)),
+                    Served::Gone => return Ok(()),
+                }
+                self.sources.insert(token, Source::Files(fd));
+            }
+            Source::Reply(key) => self.client_left(key),
+            Source::Output(key, stream) => {
+                self.sources.insert(token, Source::Output(key, stream));
+                self.read_output(key, token);
+                self.feed_followers(key);
+            }
+            Source::Follower(key) => {
+                self.sources.insert(token, Source::Follower(key));
+                if events & !EPOLLOUT == 0 {
+                    self.feed_followers(key);
+                } else {
+                    self.remove_follower(key, token);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let Ok(client) = os::accept(self.sandbox.listener.raw()) else { return };
+        // The folder's mode keeps other users of the host out. What is inside has a process number here; what is
+        // outside has none. And with a single id mapped, the client must have that id.
+        let trusted = os::peer(client.raw())
+            .is_ok_and(|[pid, uid, _]| pid == 0 && (self.boot.several_ids || uid == CODE_ID));
+        if trusted && self.sources.len() < SOURCES {
+            self.add(client.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(client));
+        }
+    }
+
+    /// Serves one request of a control connection; says whether the connection is still there.
+    fn requests(&mut self, connection: &Fd) -> Result<bool, End> {
+        let packet = match wire::receive(connection.raw(), &mut self.packet, false) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Ok(false),
+            Err(Errno::AGAIN | Errno::MSGSIZE | Errno::PROTO) => return Ok(true),
+            Err(_) => return Ok(false),
+        };
+        let mut fds = packet.fds.into_iter();
+        // Without a socket to answer on, there is nobody to tell.
+        let Some(reply) = fds.next() else { return Ok(true) };
+        match Request::decode(&packet.bytes) {
+            Ok(request) => self.request(request, reply, fds.collect())?,
+            Err(Malformed::Version(_)) => answer(&reply, &Event::Version { version: proto::VERSION }),
+            Err(_) => refuse(&reply, Refusal::Invalid),
+        }
+        Ok(true)
+    }
+
+    fn request(&mut self, request: Request, reply: Fd, fds: Vec<Fd>) -> Turn {
+        match request {
+            Request::Boot { .. } => refuse(&reply, Refusal::Invalid),
+            Request::Exec { exec } => self.exec(&exec, reply, fds),
+            Request::Attach { job, after, input } => self.attach(&job, after, input, reply),
+            Request::Kill { job } => self.kill(&job, reply),
+            Request::Signal { job, signal } => self.signal(&job, signal, &reply),
+            Request::CloseStdin { job } => self.close_stdin(&job, &reply),
+            Request::Resize { job, size } => self.resize(&job, size, &reply),
+            Request::Jobs => self.list(&reply),
+            Request::Info => answer(&reply, &Event::Info { info: self.info() }),
+            Request::Detach => {
+                self.boot.owned = false;
+                answer(&reply, &Event::Done);
+            }
+            Request::Ttl { ttl } => {
+                self.deadline = deadline(ttl);
+                answer(&reply, &Event::Done);
+            }
+            Request::Destroy => {
+                self.farewell = Some(reply);
+                return Err(End);
+            }
+            Request::Files => {
+                if self.sources.len() < SOURCES {
+                    answer(&reply, &Event::Done);
+                    self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Files(reply));
+                } else {
+                    refuse(&reply, Refusal::Busy);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn exec(&mut self, exec: &Exec, reply: Fd, fds: Vec<Fd>) {
+        let failure = match self.start(exec, &reply, fds) {
+            Ok(None) => return,
+            // The client of a foreground job: it hears of the end, and leaving kills the job.
+            Ok(Some(key)) => {
+                let token = self.add(reply.raw(), EPOLLRDHUP, Source::Reply(key));
+                if let Some(job) = self.jobs.get_mut(&key) {
+                    job.reply = Some((token, reply));
+                }
+                return;
+            }
+            Err(failure) => failure,
+        };
+        answer(&reply, &Event::Failed { stage: failure.stage, errno: failure.errno.0 });
+    }
+
+    /// Starts a command; answers with the job's key if it runs in the foreground.
+    fn start(&mut self, exec: &Exec, reply: &Fd, fds: Vec<Fd>) -> Result<Option<Key>, job::Failure> {
+        let user = job::user(&self.boot, &exec.user)?;
+        if self.sources.len() >= SOURCES {
+            return Err(job::Failure { stage: Stage::Process, errno: Errno::AGAIN });
+        }
+        let streams = self.streams(exec, user, fds)?;
+        let began = os::monotonic();
+        let running = self.starter.start(&self.boot, &self.sandbox, exec, user, &streams.stdio)?;
+        // A namespace's number is used again after its end. Who had it before has no process left.
+        for other in self.jobs.values_mut().filter(|other| other.marker == running.marker) {
+            other.marker = 0;
+        }
+        self.last_key += 1;
+        let key = self.last_key;
+        let Streams { output, input, pass, .. } = streams;
+        let id = Bytes(new_id());
+        let started = Event::Started { job: id.clone() };
+        let passed: Vec<i32> = pass.iter().map(Fd::raw).collect();
+        let output = output
+            .into_iter()
+            .map(|(stream, fd)| (self.add(fd.raw(), EPOLLIN, Source::Output(key, stream)), stream, fd))
+            .collect();
+        let retain = if exec.retain == 0 { DEFAULT_RETAIN } else { exec.retain };
+        let job = Job {
+            id,
+            argv: shorten(&exec.argv),
+            started: os::wall_millis(),
+            began,
+            background: exec.background,
+            pid: running.pid,
+            marker: running.marker,
+            deadline: deadline(exec.timeout),
+            exit: None,
+            reply: None,
+            log: Log::new((retain as usize).min(RETAIN_IN_ALL)),
+            output,
+            input,
+            terminal: exec.pty.is_some(),
+            followers: Vec::new(),
+            killing: None,
+        };
+        self.jobs.insert(key, job);
+        // A client that is gone already is noticed like one that leaves later.
+        let _ = wire::send(reply.raw(), &started.encode(), &passed);
+        Ok((!exec.background).then_some(key))
+    }
+
+    /// Makes or takes what the command reads and writes.
+    fn streams(&mut self, exec: &Exec, user: User, fds: Vec<Fd>) -> Result<Streams, job::Failure> {
+        let terminal = |errno| job::Failure { stage: Stage::Terminal, errno };
+        let failed = |errno| job::Failure { stage: Stage::Request, errno };
+        let mut streams = Streams::default();
+        if let Some(size) = exec.pty {
+            let (master, slave) = job::terminal(&self.sandbox, user, size).map_err(terminal)?;
+            streams.stdio = Stdio { fds: [slave.raw(); 3], terminal: true };
+            streams.theirs.push(slave);
+            if exec.background {
+                os::set_nonblocking(master.raw()).map_err(terminal)?;
+                streams.input = Some(os::duplicate(master.raw()).map_err(terminal)?);
+                streams.output.push((Stream::Stdout, master));
+            } else {
+                streams.pass.push(master);
+            }
+        } else if exec.background {
+            if exec.stdin {
+                let (read, write) = os::pipe().map_err(failed)?;
+                streams.stdio.fds[0] = read.raw();
+                streams.theirs.push(read);
+                streams.input = Some(write);
+            }
+            for (at, stream) in [(1, Stream::Stdout), (2, Stream::Stderr)] {
+                let (read, write) = os::pipe().map_err(failed)?;
+                os::set_nonblocking(read.raw()).map_err(failed)?;
+                streams.stdio.fds[at] = write.raw();
+                streams.theirs.push(write);
+                streams.output.push((stream, read));
+            }
+        } else {
+            // Pipes only. A file could be opened anew through /proc/self/fd with other rights than it was passed
+            // with, a folder leads to its neighbours, a socket to its peer.
+            if fds.len() != 2 + usize::from(exec.stdin) {
+                return Err(failed(Errno::INVAL));
+            }
+            for fd in &fds {
+                if os::fs_type(fd.raw()) != Ok(os::PIPE_FS) {
+                    return Err(failed(Errno::INVAL));
+                }
+            }
+            for (at, fd) in (usize::from(!exec.stdin)..).zip(fds) {
+                streams.stdio.fds[at] = fd.raw();
+                streams.theirs.push(fd);
+            }
+        }
+        Ok(streams)
+    }
+
+    fn find(&mut self, id: &Bytes) -> Option<(Key, &mut Job)> {
+        self.jobs.iter_mut().find(|(_, job)| job.id == *id).map(|(key, job)| (*key, job))
+    }
+
+    fn attach(&mut self, id: &Bytes, after: u64, input: bool, reply: Fd) {
+        let busy = self.sources.len() >= SOURCES;
+        let Some((key, job)) = self.find(id) else { return refuse(&reply, Refusal::NotFound) };
+        if !job.background {
+            return refuse(&reply, Refusal::Unsupported);
+        }
+        if busy {
+            return refuse(&reply, Refusal::Busy);
+        }
+        let attached = Event::Attached.encode();
+        match (&job.input, input) {
+            (_, false) => drop(wire::send(reply.raw(), &attached, &[])),
+            (Some(fd), true) => drop(wire::send(reply.raw(), &attached, &[fd.raw()])),
+            (None, true) if job.exit.is_some() => return refuse(&reply, Refusal::Ended),
+            (None, true) => return refuse(&reply, Refusal::Unsupported),
+        }
+        let token = self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Follower(key));
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.followers.push(Follower { token, socket: reply, position: after });
+        }
+        self.feed_followers(key);
+    }
+
+    fn kill(&mut self, id: &Bytes, reply: Fd) {
+        let Some((key, job)) = self.find(id) else { return refuse(&reply, Refusal::NotFound) };
+        if job.exit.is_some() && job.killing.is_none() {
+            let marker = job.marker;
+            if marker == 0 || tree::members(&self.sandbox.proc, marker).is_empty() {
+                return refuse(&reply, Refusal::Ended);
+            }
+        }
+        self.start_kill(key, Cause::Killed);
+        if let Some(killing) = self.jobs.get_mut(&key).and_then(|job| job.killing.as_mut()) {
+            killing.waiting.push(reply);
+        }
+    }
+
+    fn start_kill(&mut self, key: Key, cause: Cause) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        job.deadline = None;
+        let marker = job.marker;
+        job.killing.get_or_insert_with(|| Killing {
+            kill: Kill::new(marker),
+            due: 0,
+            cause,
+            gone: false,
+            waiting: Vec::new(),
+        });
+    }
+
+    fn signal(&mut self, id: &Bytes, signal: i32, reply: &Fd) {
+        let Some((_, job)) = self.find(id) else { return refuse(reply, Refusal::NotFound) };
+        if job.exit.is_some() {
+            return refuse(reply, Refusal::Ended);
+        }
+        // The job's first process leads its group, and is not reaped before its end has been noticed here: the
+        // number is still its own.
+        match (1..=64).contains(&signal).then(|| os::kill(-job.pid, signal)) {
+            Some(Ok(())) => answer(reply, &Event::Done),
+            Some(Err(Errno::SRCH)) => refuse(reply, Refusal::Ended),
+            _ => refuse(reply, Refusal::Invalid),
+        }
+    }
+
+    fn close_stdin(&mut self, id: &Bytes, reply: &Fd) {
+        match self.find(id) {
+            None => refuse(reply, Refusal::NotFound),
+            Some((_, job)) if job.terminal => refuse(reply, Refusal::Unsupported),
+            Some((_, job)) => {
+                job.input = None;
+                answer(reply, &Event::Done);
+            }
+        }
+    }
+
+    fn resize(&mut self, id: &Bytes, size: (u16, u16), reply: &Fd) {
+        match self.find(id) {
+            None => refuse(reply, Refusal::NotFound),
+            Some((_, job)) if job.exit.is_some() => refuse(reply, Refusal::Ended),
+            Some((_, Job { terminal: true, input: Some(master), .. })) => match job::resize(master, size) {
+                Ok(()) => answer(reply, &Event::Done),
+                Err(_) => refuse(reply, Refusal::Invalid),
+            },
+            Some(_) => refuse(reply, Refusal::Unsupported),
+        }
+    }
+
+    fn list(&mut self, reply: &Fd) {
+        let mut pids: BTreeMap<Marker, Vec<u32>> = BTreeMap::new();
+        for (marker, pid) in tree::all(&self.sandbox.proc) {
+            pids.entry(marker).or_default().push(pid);
+        }
+        let mut listed = Vec::with_capacity(self.jobs.len());
+        for job in self.jobs.values_mut() {
+            let mut pids = pids.get(&job.marker).cloned().unwrap_or_default();
+            pids.truncate(SHOWN_PIDS);
+            let exit = job.exit.clone().map(|exit| Exit { remaining: pids.len() as u32, ..exit });
+            listed.push(proto::Job {
+                id: job.id.clone(),
+                argv: job.argv.clone(),
+                started: job.started,
+                background: job.background,
+                exit,
+                pids,
+                pty: job.terminal,
+                output: job.log.end(),
+            });
+        }
+        let mut rest = listed;
+        loop {
+            let later = rest.split_off(rest.len().min(JOBS_IN_A_PACKET));
+            let last = later.is_empty();
+            answer(reply, &Event::Jobs { jobs: rest, last });
+            if last {
+                return;
+            }
+            rest = later;
+        }
+    }
+
+    fn info(&self) -> proto::Info {
+        let left = self.deadline.map_or(0, |at| at.saturating_sub(os::monotonic()) / NANOS_PER_MILLI);
+        proto::Info {
+            id: self.boot.id.clone(),
+            created: self.boot.created,
+            ttl_left: if self.deadline.is_some() { left.max(1) } else { 0 },
+            owned: self.boot.owned,
+            labels: self.boot.labels.clone(),
+            meta: self.boot.meta.clone(),
+            jobs: self.jobs.values().filter(|job| job.exit.is_none()).count() as u32,
+            version: self.boot.version.clone(),
+            several_ids: self.boot.several_ids,
+            hostname: self.boot.hostname.clone(),
+            cwd: self.boot.cwd.clone(),
+        }
+    }
+
+    /// The client of a foreground job has gone: so does the job.
+    fn client_left(&mut self, key: Key) {
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.reply = None;
+            self.start_kill(key, Cause::Killed);
+        }
+    }
+
+    /// Moves what a background job wrote into its log.
+    fn read_output(&mut self, key: Key, token: u64) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(at) = job.output.iter().position(|(other, ..)| *other == token) else { return };
+        let (_, stream, fd) = &job.output[at];
+        match os::read(fd.raw(), &mut self.chunk) {
+            Ok(len @ 1..) => job.log.push(*stream, &self.chunk[..len]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // The end; a terminal's is an error.
+            Ok(0) | Err(_) => {
+                let (token, _, fd) = job.output.swap_remove(at);
+                self.remove(token, fd.raw());
+            }
+        }
+        self.limit_logs();
+    }
+
+    fn limit_logs(&mut self) {
+        loop {
+            let kept: usize = self.jobs.values().map(|job| job.log.kept()).sum();
+            if kept <= RETAIN_IN_ALL {
+                return;
+            }
+            // What has ended goes before what runs, and the largest first.
+            let job = self.jobs.values_mut().max_by_key(|job| {
+                let kept = job.log.kept();
+                (job.exit.is_some() && kept > 0, kept)
+            });
+            if let Some(job) = job {
+                let kept = job.log.kept();
+                job.log.keep(kept / 2);
+            }
+        }
+    }
+
+    fn feed_followers(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let mut finished = Vec::new();
+        for follower in &mut job.followers {
+            match follower.feed(&job.log, job.exit.as_ref()) {
+                Feed::Finished => finished.push(follower.token),
+                Feed::Waits => follower.watch(&self.epoll, EPOLLIN | EPOLLRDHUP),
+                Feed::HasMore => follower.watch(&self.epoll, EPOLLIN | EPOLLRDHUP | EPOLLOUT),
+            }
+        }
+        for token in finished {
+            self.remove_follower(key, token);
+        }
+    }
+
+    fn remove_follower(&mut self, key: Key, token: u64) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if let Some(at) = job.followers.iter().position(|follower| follower.token == token) {
+            let follower = job.followers.swap_remove(at);
+            self.remove(token, follower.socket.raw());
+        }
+    }
+
+    /// Reaps some of what has ended.
+    fn reap(&mut self) {
+        if !self.unreaped {
+            return;
+        }
+        for _ in 0..REAPED_IN_A_TURN {
+            let Some(waited) = os::wait_any() else {
+                self.unreaped = false;
+                return;
+            };
+            if let Some(token) = self.helpers.remove(&waited.pid) {
+                if let Some(Source::Files(channel)) = self.sources.get(&token) {
+                    let _ = files::helper_ended(channel, waited.status);
+                }
+                continue;
+            }
+            let running = self.jobs.iter().find(|(_, job)| job.pid == waited.pid && job.exit.is_none());
+            if let Some(key) = running.map(|(key, _)| *key) {
+                self.ended(key, &waited);
+            }
+        }
+    }
+
+    /// A job's first process has ended.
+    fn ended(&mut self, key: Key, waited: &os::Waited) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        job.deadline = None;
+        // No process at all is the usual case, and quickly known.
+        let alone = os::kill(-1, 0) == Err(Errno::SRCH);
+        let remaining = if alone { 0 } else { tree::members(&self.sandbox.proc, job.marker).len() as u32 };
+        job.exit = Some(Exit {
+            status: waited.status,
+            cause: Cause::Own as u16,
+            remaining,
+            cpu: waited.cpu_micros,
+            max_rss: waited.max_rss_kib,
+            duration: (os::monotonic() - job.began) / 1000,
+        });
+        if remaining == 0 {
+            job.marker = 0;
+        }
+        if job.killing.is_none() {
+            self.finish(key);
+        } else {
+            self.finish_kill(key);
+        }
+    }
+
+    /// Everything about a job's end is known: tells its client and its followers.
+    fn finish(&mut self, key: Key) {
+        self.drain_output(key);
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(exit) = job.exit.clone() else { return };
+        if exit.remaining == 0 {
+            job.input = None;
+        }
+        if let Some((token, reply)) = job.reply.take() {
+            answer(&reply, &Event::Exited { exit });
+            self.remove(token, reply.raw());
+        }
+        self.feed_followers(key);
+        self.ended.push_back(key);
+        self.forget();
+    }
+
+    /// Takes into the log what is in the pipes already.
+    fn drain_output(&mut self, key: Key) {
+        // A pipe holds no more than this, and what still writes must not keep this loop.
+        const MOST: usize = 1 << 20;
+        let Some(job) = self.jobs.get(&key) else { return };
+        for token in job.output.iter().map(|(token, ..)| *token).collect::<Vec<_>>() {
+            let limit = self.jobs.get(&key).map_or(0, |job| job.log.end()) + MOST as u64;
+            loop {
+                let before = self.jobs.get(&key).map_or(0, |job| job.log.end());
+                self.read_output(key, token);
+                let after = self.jobs.get(&key).map_or(0, |job| job.log.end());
+                if after == before || after > limit {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Forgets the oldest jobs that have ended and left nothing behind.
+    fn forget(&mut self) {
+        let mut looked = 0;
+        while self.ended.len() > REMEMBERED && looked < self.ended.len() {
+            looked += 1;
+            let Some(key) = self.ended.pop_front() else { return };
+            let Some(job) = self.jobs.get(&key) else { continue };
+            if job.marker != 0 && !tree::members(&self.sandbox.proc, job.marker).is_empty() {
+                self.ended.push_back(key);
+                continue;
+            }
+            if let Some(job) = self.jobs.remove(&key) {
+                for (token, _, fd) in &job.output {
+                    self.remove(*token, fd.raw());
+                }
+                for follower in &job.followers {
+                    self.remove(follower.token, follower.socket.raw());
+                }
+            }
+        }
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        if self.unreaped {
+            return Some(0);
+        }
+        let jobs = self.jobs.values().filter_map(|job| match &job.killing {
+            Some(killing) => (!killing.gone).then_some(killing.due),
+            None => job.deadline,
+        });
+        let next = jobs.chain(self.deadline).min()?;
+        Some(next.saturating_sub(os::monotonic()))
+    }
+
+    fn check_times(&mut self) -> Turn {
+        let now = os::monotonic();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(End);
+        }
+        let due: Vec<Key> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| {
+                job.deadline.is_some_and(|at| at <= now)
+                    || job.killing.as_ref().is_some_and(|killing| !killing.gone && killing.due <= now)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in due {
+            self.start_kill(key, Cause::TimedOut);
+            self.go_on_killing(key);
+        }
+        Ok(())
+    }
+
+    fn go_on_killing(&mut self, key: Key) {
+        let Some(killing) = self.jobs.get_mut(&key).and_then(|job| job.killing.as_mut()) else { return };
+        match killing.kill.step(&self.sandbox.proc) {
+            Step::Again => killing.due = 0,
+            Step::Pause(nanos) => killing.due = os::monotonic() + nanos,
+            Step::Gone => {
+                killing.gone = true;
+                // The last to end has been seen gone; if it was the job's first process, it is there to be reaped.
+                self.unreaped = true;
+                self.finish_kill(key);
+            }
+        }
+    }
+
+    /// Ends a kill once no process is left and the first one's status is known.
+    fn finish_kill(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if !job.killing.as_ref().is_some_and(|killing| killing.gone) {
+            return;
+        }
+        let Some(exit) = &mut job.exit else { return };
+        let Some(killing) = job.killing.take() else { return };
+        let lingering = self.ended.contains(&key);
+        if !lingering {
+            exit.cause = killing.cause as u16;
+        }
+        exit.remaining = 0;
+        job.marker = 0;
+        if lingering {
+            self.drain_output(key);
+        } else {
+            self.finish(key);
+        }
+        for reply in &killing.waiting {
+            answer(reply, &Event::Done);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Streams {
+    stdio: Stdio,
+    /// What the command gets; closed here once it has started.
+    theirs: Vec<Fd>,
+    output: Vec<(Stream, Fd)>,
+    input: Option<Fd>,
+    /// What the client gets.
+    pass: Vec<Fd>,
+}
+
+impl Default for Stdio {
+    /// `/dev/null`, which is what this program has there itself.
+    fn default() -> Self {
+        Self { fds: [0, 1, 2], terminal: false }
+    }
+}
+
+enum Feed {
+    Waits,
+    HasMore,
+    Finished,
+}
+
+impl Follower {
+    fn feed(&mut self, log: &Log, exit: Option<&Exit>) -> Feed {
+        for _ in 0..PACKETS_IN_A_TURN {
+            let (event, next) = match log.at(self.position, PACKET) {
+                At::Data(stream, data) => {
+                    let next = self.position + data.len() as u64;
+                    (Event::Output { seq: self.position, stream, data: data.into() }, next)
+                }
+                At::Gap(to) => (Event::Gap { from: self.position, to }, to),
+                At::End => match exit {
+                    Some(exit) => {
+                        let event = Event::Exited { exit: exit.clone() };
+                        return match wire::send(self.socket.raw(), &event.encode(), &[]) {
+                            Err(Errno::AGAIN) => Feed::HasMore,
+                            _ => Feed::Finished,
+                        };
+                    }
+                    None => return Feed::Waits,
+                },
+            };
+            match wire::send(self.socket.raw(), &event.encode(), &[]) {
+                Ok(()) => self.position = next,
+                Err(Errno::AGAIN) => return Feed::HasMore,
+                Err(_) => return Feed::Finished,
+            }
+        }
+        Feed::HasMore
+    }
+
+    fn watch(&self, epoll: &Fd, events: u32) {
+        let _ = os::epoll_ctl(epoll, Watch::Change, self.socket.raw(), events, self.token);
+    }
+}
+
+/// Answers without waiting; a client that does not read its answers loses them.
+fn answer(reply: &Fd, event: &Event) {
+    let _ = wire::send(reply.raw(), &event.encode(), &[]);
+}
+
+fn refuse(reply: &Fd, refusal: Refusal) {
+    answer(reply, &Event::Refused { refusal });
+}
+
+fn new_id() -> Vec<u8> {
+    let mut random = [0; 16];
+    os::random(&mut random);
+    let digits = b"abcdefghijklmnopqrstuvwxyz234567";
+    random.iter().map(|byte| digits[usize::from(byte & 31)]).collect()
+}
+
+fn shorten(argv: &[Bytes]) -> Vec<Bytes> {
+    argv.iter().take(SHOWN_WORDS).map(|word| word[..word.len().min(SHOWN_BYTES)].into()).collect()
+}

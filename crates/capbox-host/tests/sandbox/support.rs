@@ -1,0 +1,103 @@
+//! What tests share.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use capbox_host::{Collected, Config, ExecRequest, Guest, Host, Launch};
+use libtest_mimic::Failed;
+
+/// A user id that no user database has.
+pub(crate) const USER: u32 = 54_321;
+
+pub(crate) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type Body = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
+
+pub(crate) struct Test {
+    pub(crate) name: &'static str,
+    pub(crate) who: Who,
+    pub(crate) body: Body,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Who {
+    Both,
+    Root,
+    User,
+}
+
+impl Who {
+    pub(crate) fn includes(self, root: bool) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Root => root,
+            Self::User => !root,
+        }
+    }
+}
+
+/// `tests! { Both name, Root other, … }`: a list of the functions with these names.
+macro_rules! tests {
+    ($($who:ident $name:ident,)*) => {
+        pub(crate) fn trials() -> Vec<crate::support::Test> {
+            vec![$(crate::support::Test {
+                name: stringify!($name),
+                who: crate::support::Who::$who,
+                body: || Box::pin($name()),
+            },)*]
+        }
+    };
+}
+pub(crate) use tests;
+
+pub(crate) fn run(test: Test) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let body = async { tokio::time::timeout(Duration::from_secs(60), (test.body)()).await };
+    match runtime.block_on(body) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("{error:?}: {error}").into()),
+        Err(_) => Err("took more than 60 seconds".into()),
+    }
+}
+
+/// A new folder for one purpose.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("capbox-test-{}-{number}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("make a folder for a test");
+    path
+}
+
+/// The host with a state folder for this run.
+pub(crate) fn host() -> Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let mut config = Config::default();
+        config.state_dir = Some(scratch("state"));
+        Host::open(config).expect("open the host")
+    })
+    .clone()
+}
+
+pub(crate) async fn guest() -> Result<Guest, capbox_host::Error> {
+    host().launch(Launch::default()).await
+}
+
+pub(crate) fn sh(script: &str) -> ExecRequest {
+    ExecRequest::new(["sh", "-c", script])
+}
+
+/// Runs a script to its end.
+pub(crate) async fn run_sh(guest: &Guest, script: &str) -> Result<Collected, capbox_host::Error> {
+    guest.exec(sh(script)).await?.collect(16 << 20).await
+}
+
+/// What a script prints.
+pub(crate) async fn print(guest: &Guest, script: &str) -> Result<String, capbox_host::Error> {
+    let output = run_sh(guest, script).await?;
+    let text = String::from_utf8_lossy(&output.stdout.bytes).into_owned();
+    Ok(text + &String::from_utf8_lossy(&output.stderr.bytes))
+}
