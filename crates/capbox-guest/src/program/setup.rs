@@ -182,9 +182,10 @@ fn furnish(
     )
     .at("mount /dev/pts")?;
     let shm = os::path(&decimal(boot.shm)).at("size /dev/shm")?;
+    let root = if boot.several_ids { c"0" } else { c"1000" };
     mount_new(
         c"tmpfs",
-        &[(c"mode", Some(c"1777")), (c"size", Some(&shm))],
+        &[(c"mode", Some(c"1777")), (c"size", Some(&shm)), (c"uid", Some(root)), (c"gid", Some(root))],
         attr::NOSUID | attr::NODEV,
         c"dev/shm",
     )
