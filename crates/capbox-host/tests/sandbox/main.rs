@@ -4,6 +4,8 @@
 //! absence, is there only once.
 
 mod exec;
+mod jobs;
+mod life;
 mod support;
 
 use std::process::{Command, ExitCode};
@@ -11,10 +13,16 @@ use std::process::{Command, ExitCode};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
+    if let Ok(state) = std::env::var("CAPBOX_TEST_CHILD") {
+        let detach = std::env::var("CAPBOX_TEST_DETACH").is_ok_and(|value| !value.is_empty());
+        return support::child(life::child(&state, detach));
+    }
     let arguments = Arguments::from_args();
     let root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();
     trials.extend(exec::trials());
+    trials.extend(jobs::trials());
+    trials.extend(life::trials());
 
     let who = if root { "root" } else { "user" };
     let trials: Vec<Trial> = trials

@@ -54,11 +54,24 @@ pub(crate) use tests;
 
 pub(crate) fn run(test: Test) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
     let body = async { tokio::time::timeout(Duration::from_secs(60), (test.body)()).await };
-    match runtime.block_on(body) {
+    match tasks.block_on(&runtime, body) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(format!("{error:?}: {error}").into()),
         Err(_) => Err("took more than 60 seconds".into()),
+    }
+}
+
+/// The part of a test that is another process.
+pub(crate) fn child(body: impl Future<Output = Outcome>) -> std::process::ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
+    match runtime.block_on(body) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::ExitCode::FAILURE
+        }
     }
 }
 
