@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -412,23 +413,37 @@ impl Job {
         Err(Error::Ended { id: self.id.clone() })
     }
 
+    /// The terminal, to change its size while others read and write.
+    pub fn terminal(&self) -> Option<Terminal> {
+        let input = self.stdin.as_ref().filter(|input| input.terminal)?;
+        Some(Terminal(Arc::new(input.fd.get_ref().try_clone().ok()?)))
+    }
+
     /// Sets the size of the terminal. After the end of the command this is [`Error::Ended`].
     pub fn resize(&self, size: PtySize) -> Result<()> {
-        let (rows, columns) = size.checked()?;
-        let Some(terminal) = self.stdin.as_ref().filter(|input| input.terminal) else {
-            return Err(Error::Unsupported {
-                what: "the size of a terminal that is not there".into(),
-                hint: "start the command with a terminal, and keep its input".into(),
-            });
-        };
         if self.exit.is_some() {
             return Err(Error::Ended { id: self.id.clone() });
         }
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        match rustix::termios::tcsetwinsize(&terminal.fd, size) {
-            Err(rustix::io::Errno::IO) => Err(Error::Ended { id: self.id.clone() }),
-            result => result.context(|| "set the size of the terminal".into()),
+        match self.terminal() {
+            Some(terminal) => terminal.resize(size),
+            None => Err(Error::Unsupported {
+                what: "the size of a terminal that is not there".into(),
+                hint: "start the command with a terminal, and keep its input".into(),
+            }),
         }
+    }
+}
+
+/// The terminal of a command in the foreground.
+#[derive(Debug, Clone)]
+pub struct Terminal(Arc<OwnedFd>);
+
+impl Terminal {
+    /// Sets its size.
+    pub fn resize(&self, size: PtySize) -> Result<()> {
+        let (rows, columns) = size.checked()?;
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&*self.0, size).context(|| "set the size of the terminal".into())
     }
 }
 

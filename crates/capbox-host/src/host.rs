@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use crate::error::{Context, Error, Result};
 use crate::guest::{Guest, Info};
 use crate::launch::{self, Ids};
+use crate::mount::{self, Prepared};
 use crate::socket::{self, Replies};
 use crate::state::{self, State};
 
@@ -125,13 +126,20 @@ impl Host {
         &self.0.state.root
     }
 
+    /// Whether code may run as users other than the default one: the caller is root.
+    pub fn several_users(&self) -> bool {
+        matches!(self.0.state.ids, Ids::Range { .. })
+    }
+
     /// Makes a sandbox.
     ///
     /// A name that is taken is [`Error::AlreadyExists`]; with [`Host::connect`] that makes get-or-create. Dropping the
     /// future at any point leaves nothing behind.
     pub async fn launch(&self, launch: Launch) -> Result<Guest> {
         let mut boot = self.boot(&launch)?;
-        let mounts: Vec<OwnedFd> = Vec::new();
+        let Prepared { mounts: wire, fds: mounts, writes_host } = mount::prepare(&launch.mounts, self.0.state.ids)?;
+        boot.mounts = wire;
+        boot.deny_set_id = writes_host;
         if boot.memory_upper == 0 && self.0.memory_only.load(Ordering::Relaxed) {
             boot.memory_upper = MEMORY_DISK;
         }
