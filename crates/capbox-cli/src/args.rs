@@ -1,0 +1,305 @@
+//! Arguments that several commands share.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
+
+use capbox::api::{AnyClient, AnySandbox};
+use capbox::prelude::{Env, Mount, Network, Program, SandboxPath, Spec};
+use capbox::spec::{self, Command, DEFAULT_MAX_OUTPUT, ExecOptions, Labels};
+use capbox::{Error, ErrorKind, Registry, Result};
+use clap::Args;
+
+/// Where sandboxes are, unless `--on` or `CAPBOX_ON` says otherwise.
+const DEFAULT_ON: &str = "local://";
+
+/// For `create`, whose sandboxes are meant to stay for a while.
+pub(crate) const CREATE_TTL: Duration = Duration::from_secs(60 * 60);
+
+/// The provider.
+#[derive(Args)]
+pub(crate) struct On {
+    /// The provider, such as `local://` or `docker://python:3.12` [env: `CAPBOX_ON`] [default: `local://`]
+    #[arg(long, value_name = "URI")]
+    on: Option<String>,
+}
+
+impl On {
+    /// A client of the provider. Nothing is sent.
+    pub(crate) fn client(&self) -> Result<AnyClient> {
+        let registry = Registry::builtin();
+        match &self.on {
+            Some(uri) => registry.client(uri),
+            None => match std::env::var("CAPBOX_ON") {
+                Ok(uri) if !uri.is_empty() => registry.client(&uri),
+                _ => registry.client(DEFAULT_ON),
+            },
+        }
+    }
+
+    /// The sandbox called `id`.
+    pub(crate) async fn connect(&self, id: &str) -> Result<AnySandbox> {
+        let client = self.client()?;
+        client.connect(id).await.map_err(|error| match (error.kind(), error.hint()) {
+            (ErrorKind::NotFound, None) => error.with_hint("`capbox ps` lists the sandboxes"),
+            _ => error,
+        })
+    }
+}
+
+/// What a new sandbox is asked to be.
+#[derive(Args)]
+pub(crate) struct SpecArgs {
+    /// The provider's own template, by id
+    #[arg(long, value_name = "TEMPLATE")]
+    template: Option<String>,
+    /// How long the sandbox may live: `90s`, `5m`, `1.5h`
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+    /// What may be reached: `deny` (the default), `open`, or `HOST[:PORT]` and `CIDR[:PORT]` joined by commas
+    #[arg(long, value_name = "POLICY", value_parser = network)]
+    net: Option<Network>,
+    /// The most CPUs; may be a fraction
+    #[arg(long, value_name = "N", value_parser = cpus, allow_hyphen_values = true)]
+    cpus: Option<f64>,
+    /// The most memory: `512M`, `2G`
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    memory: Option<u64>,
+    /// The most disk
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    disk: Option<u64>,
+    /// The most processes and threads at a time
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    pids: Option<u32>,
+    /// A folder of this machine, seen inside; writable unless `:ro`, but for what host tools trust
+    #[arg(long, value_name = "SRC:DST[:ro]", value_parser = mount)]
+    mount: Vec<Mount>,
+}
+
+impl SpecArgs {
+    /// The spec. What the provider does not honour is refused by `create`.
+    pub(crate) fn spec(&self) -> Spec {
+        let mut spec = Spec::new();
+        spec.template.clone_from(&self.template);
+        spec.ttl = self.ttl;
+        spec.cpu = self.cpus;
+        spec.memory = self.memory;
+        spec.disk = self.disk;
+        spec.processes = self.pids;
+        spec.mounts = (!self.mount.is_empty()).then(|| self.mount.clone().into());
+        match &self.net {
+            Some(network) => spec.network(network.clone()),
+            None => spec,
+        }
+    }
+}
+
+/// What to run, and how.
+#[derive(Args)]
+pub(crate) struct CommandArgs {
+    /// End the command, and all that it started, after this long
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Duration>,
+    /// Keep this much of each stream, its head and its tail, and print it at the end [default with `--json`: 16M]
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true, conflicts_with = "tty")]
+    pub(crate) max_output: Option<u64>,
+    /// Send stderr where stdout goes, in order
+    #[arg(long)]
+    merge: bool,
+    /// A variable for the command; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<OsString>,
+    /// The folder to start in
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<OsString>,
+    /// Run as this user of the sandbox
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Send our stdin in; without it the command's stdin is empty
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
+    /// Run in a terminal, which is ours where `-i` is given too
+    #[arg(short = 't', long)]
+    pub(crate) tty: bool,
+    /// Print one JSON document instead of the command's output
+    #[arg(long, conflicts_with = "tty")]
+    pub(crate) json: bool,
+    /// What to run: one word is a text for the shell, several are a program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl CommandArgs {
+    /// The command.
+    pub(crate) fn command(&self) -> Command {
+        let program = match self.command.as_slice() {
+            [text] => Program::Shell(text.clone()),
+            argv => Program::Argv(argv.to_vec()),
+        };
+        let mut command = Command::new(if self.merge { merged(&program) } else { program });
+        command.max_output =
+            self.max_output.map_or(DEFAULT_MAX_OUTPUT, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        command
+    }
+
+    /// Its options, but for stdin.
+    pub(crate) fn options(&self) -> Result<ExecOptions> {
+        let mut options = ExecOptions::default();
+        options.timeout = self.timeout;
+        options.user.clone_from(&self.user);
+        options.cwd = self.cwd.as_deref().map(sandbox_path);
+        options.envs = env(&self.env)?;
+        Ok(options)
+    }
+}
+
+/// The same program with its stderr sent to its stdout, by the shell: the kernel then keeps the order.
+fn merged(program: &Program) -> Program {
+    let mut text = OsString::from("exec");
+    for word in program.argv() {
+        let quoted = word.as_bytes().split(|byte| *byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
+        text.push(" '");
+        text.push(OsStr::from_bytes(&quoted));
+        text.push("'");
+    }
+    text.push(" 2>&1");
+    Program::Shell(text)
+}
+
+/// Variables. A value may be a secret, so none is shown in an error.
+pub(crate) fn env(pairs: &[OsString]) -> Result<Option<Env>> {
+    let mut env = Env::new();
+    for pair in pairs {
+        let bytes = pair.as_bytes();
+        let at = bytes.iter().position(|byte| *byte == b'=').ok_or_else(|| {
+            Error::invalid_argument("--env", "there is no `=` in it").with_hint("write `--env NAME=VALUE`")
+        })?;
+        let name = std::str::from_utf8(&bytes[..at])
+            .map_err(|_| Error::invalid_argument("--env", "the name is not UTF-8"))?;
+        env.insert(name, OsString::from_vec(bytes[at + 1..].to_vec()));
+    }
+    Ok((!env.is_empty()).then_some(env))
+}
+
+/// Labels, from `NAME=VALUE`.
+pub(crate) fn labels(pairs: &[String]) -> Result<Option<Labels>> {
+    let mut labels = Labels::default();
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            Error::invalid_argument("--label", format!("there is no `=` in `{pair}`"))
+                .with_hint("write `--label NAME=VALUE`")
+        })?;
+        labels.0.insert(name.to_owned(), value.to_owned());
+    }
+    Ok((!labels.0.is_empty()).then_some(labels))
+}
+
+/// Something in a sandbox: `ID:PATH`.
+pub(crate) struct Place {
+    /// The sandbox.
+    pub(crate) id: String,
+    /// The path inside.
+    pub(crate) path: SandboxPath,
+}
+
+impl Place {
+    /// Read `ID:PATH`; `None` where the text names no sandbox, as in `./a:b` or `a`.
+    pub(crate) fn of(text: &OsStr) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let colon = bytes.iter().position(|byte| *byte == b':')?;
+        let id = std::str::from_utf8(&bytes[..colon]).ok()?;
+        if id.is_empty() || id.contains('/') {
+            return None;
+        }
+        Some(Self { id: id.to_owned(), path: SandboxPath::from_bytes(&bytes[colon + 1..]) })
+    }
+
+    /// Read `ID:PATH`, or say what is wrong.
+    pub(crate) fn required(text: &OsStr) -> Result<Self> {
+        Self::of(text).ok_or_else(|| {
+            Error::invalid_argument("ID:PATH", format!("`{}` names no sandbox", text.display()))
+                .with_hint("write the sandbox's id, `:` and a path inside, such as `ID:/tmp/note`")
+        })
+    }
+}
+
+/// A path inside a sandbox, byte for byte.
+pub(crate) fn sandbox_path(path: &OsStr) -> SandboxPath {
+    SandboxPath::from_bytes(path.as_bytes())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    spec::parse_duration(text).map_err(|error| without_name(&error))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    spec::parse_size(text).map_err(|error| without_name(&error))
+}
+
+fn network(text: &str) -> Result<Network, String> {
+    text.parse().map_err(|error| without_name(&error))
+}
+
+fn mount(text: &str) -> Result<Mount, String> {
+    let mut mount: Mount = text.parse().map_err(|error| without_name(&error))?;
+    mount.source = std::path::absolute(&mount.source)
+        .map_err(|error| format!("`{}`: {error}", mount.source.display()))?;
+    Ok(mount)
+}
+
+fn cpus(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if f64::is_finite(number) && number > 0.0 => Ok(number),
+        _ => Err(format!("`{text}` is not a number greater than zero")),
+    }
+}
+
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("`{text}` is not a whole number greater than zero")),
+    }
+}
+
+/// The message without the library's name for the argument: the command line has its own.
+fn without_name(error: &Error) -> String {
+    match error.message().split_once("`: ") {
+        Some((_, rest)) => rest.to_owned(),
+        None => error.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let place = |text: &str| Place::of(OsStr::new(text)).map(|place| (place.id, place.path.to_string()));
+        assert_eq!(place("box:/a"), Some(("box".into(), "/a".into())));
+        assert_eq!(place("box:a:b"), Some(("box".into(), "a:b".into())));
+        assert_eq!(place("box:"), Some(("box".into(), String::new())));
+        for local in ["a", "/a:b", "./a:b", "../a:b", ":a", ""] {
+            assert_eq!(place(local), None, "{local}");
+        }
+    }
+
+    #[test]
+    fn env_splits_at_the_first_equals_sign() {
+        let env = env(&["A=1=2".into(), "B=".into()]).unwrap().unwrap();
+        assert_eq!(env.get("A"), Some(OsStr::new("1=2")));
+        assert_eq!(env.get("B"), Some(OsStr::new("")));
+    }
+
+    #[test]
+    fn env_errors_hide_what_was_given() {
+        let error = super::env(&["hunter2".into()]).unwrap_err();
+        assert!(!format!("{error:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn merged_words_are_quoted() {
+        let program = merged(&Program::from(["printf", "it's", "a b"]));
+        assert_eq!(program, Program::from(r"exec 'printf' 'it'\''s' 'a b' 2>&1"));
+    }
+}

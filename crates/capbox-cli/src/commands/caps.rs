@@ -1,0 +1,244 @@
+//! `capbox caps`: what providers can do.
+
+use std::io;
+
+use capbox::capability::limits::Limit;
+use capbox::capability::{Capabilities, Capability, Level, RowKind, Rows};
+use capbox::{Registry, Result};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::failure::Outcome;
+use crate::json;
+use crate::text;
+
+/// Show what a provider can do, row by row; or all of them side by side
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Show what the provider's table says, whatever this machine or configuration lacks
+    #[arg(long)]
+    declared: bool,
+    /// Print one JSON document, with the flags, limits and constraints too
+    #[arg(long)]
+    json: bool,
+    /// The provider: an id such as `local`, or a URI
+    provider: Option<String>,
+}
+
+/// A table, and what holds of it here where that is known.
+struct View {
+    table: &'static Rows,
+    here: Option<Capabilities>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    providers: Vec<ProviderDocument>,
+}
+
+#[derive(Serialize)]
+struct ProviderDocument {
+    provider: &'static str,
+    rows: Vec<RowDocument>,
+    flags: Map<String, Value>,
+    limits: Vec<LimitDocument>,
+    constraints: Vec<ConstraintDocument>,
+}
+
+#[derive(Serialize)]
+struct RowDocument {
+    capability: &'static str,
+    alias: Option<&'static str>,
+    kind: &'static str,
+    security: bool,
+    level: &'static str,
+    adapted: bool,
+    note: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lowered: Option<LoweredDocument>,
+}
+
+#[derive(Serialize)]
+struct LoweredDocument {
+    refusal: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct LimitDocument {
+    capability: &'static str,
+    min: Option<f64>,
+    max: Option<f64>,
+    unit: &'static str,
+}
+
+#[derive(Serialize)]
+struct ConstraintDocument {
+    capability: &'static str,
+    refusal: &'static str,
+    reason: &'static str,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let registry = Registry::builtin();
+    let views = match &args.provider {
+        Some(provider) => vec![one(&registry, provider)?],
+        None => registry.tables().map(|table| View { table, here: here(&registry, table) }).collect(),
+    };
+    let views: Vec<_> = views
+        .into_iter()
+        .map(|view| if args.declared { View { here: None, ..view } } else { view })
+        .collect();
+    match views.as_slice() {
+        _ if args.json => {
+            json::print(&Document { providers: views.iter().map(ProviderDocument::from).collect() })?;
+        }
+        [view] => show_one(view)?,
+        all => show_matrix(all)?,
+    }
+    Ok(0)
+}
+
+fn one(registry: &Registry, provider: &str) -> Result<View> {
+    if provider.contains("://") {
+        let here = registry.client(provider)?.capabilities().clone();
+        return Ok(View { table: here.declared(), here: Some(here) });
+    }
+    let table = registry.table(provider)?;
+    Ok(View { table, here: here(registry, table) })
+}
+
+/// What holds here, where a client can be had without more configuration.
+pub(super) fn here(registry: &Registry, table: &'static Rows) -> Option<Capabilities> {
+    let client = registry.client(&format!("{}://", table.provider)).ok()?;
+    Some(client.capabilities().clone())
+}
+
+fn show_one(View { table, here }: &View) -> io::Result<()> {
+    let rows: Vec<_> = table
+        .rows
+        .iter()
+        .map(|row| {
+            let refused = here.as_ref().and_then(|here| here.require(row.capability).err());
+            let (level, note) = match refused {
+                Some(refusal) if row.level != Level::Unsupported => {
+                    (refusal.refusal.as_str(), refusal.reason)
+                }
+                _ => (level_word(row.level, row.adapted), row.note),
+            };
+            [named(row.capability), level.to_owned(), note.to_owned()]
+        })
+        .collect();
+    text::columns(["ROW", "LEVEL", "NOTE"], &rows)?;
+    text::line("")?;
+    let flags: Vec<_> =
+        table.flag_entries().into_iter().map(|(name, value)| [name.to_owned(), value]).collect();
+    text::columns(["FLAG", "VALUE"], &flags)?;
+    text::line("\n† a security row: it is never emulated, never defaulted away")
+}
+
+fn show_matrix(views: &[View]) -> io::Result<()> {
+    let width = Capability::ALL.iter().map(|c| named(*c).chars().count()).max().unwrap_or_default();
+    let cells = |views: &[View], cell: &dyn Fn(&View) -> &'static str| -> String {
+        views.iter().map(|view| format!("  {:12}", cell(view))).collect()
+    };
+    let mut lines = vec![format!("{:width$}{}", "ROW", cells(views, &|view| view.table.provider))];
+    for capability in Capability::ALL {
+        let level = |view: &View| {
+            let row = view.table.row(*capability);
+            let refused = view.here.as_ref().and_then(|here| here.require(*capability).err());
+            match refused {
+                Some(refusal) if row.level != Level::Unsupported => refusal.refusal.as_str(),
+                _ => level_word(row.level, row.adapted),
+            }
+        };
+        lines.push(format!("{:width$}{}", named(*capability), cells(views, &level)));
+    }
+    lines.push("\n† a security row; `capbox caps PROVIDER` shows notes and flags".to_owned());
+    text::line(&lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n"))
+}
+
+fn named(capability: Capability) -> String {
+    let mark = if capability.is_security() { " †" } else { "" };
+    format!("{capability}{mark}")
+}
+
+const fn level_word(level: Level, adapted: bool) -> &'static str {
+    match (level, adapted) {
+        (Level::Unsupported, true) => "no",
+        (Level::Unsupported, false) => "not yet",
+        (level, _) => level.as_str(),
+    }
+}
+
+const fn kind_word(kind: RowKind) -> &'static str {
+    match kind {
+        RowKind::Client => "client",
+        RowKind::Call => "call",
+        RowKind::CreateOption => "create-option",
+        RowKind::ExecOption => "exec-option",
+    }
+}
+
+impl From<&View> for ProviderDocument {
+    fn from(View { table, here }: &View) -> Self {
+        let rows = table
+            .rows
+            .iter()
+            .map(|row| {
+                let capability = row.capability;
+                let refused = here.as_ref().and_then(|here| here.require(capability).err());
+                RowDocument {
+                    capability: capability.as_str(),
+                    alias: capability.alias(),
+                    kind: kind_word(capability.kind()),
+                    security: capability.is_security(),
+                    level: row.level.as_str(),
+                    adapted: row.adapted,
+                    note: row.note,
+                    effective: here.as_ref().map(|here| here.effective(capability).as_str()),
+                    lowered: refused.filter(|_| row.level != Level::Unsupported).map(|refusal| {
+                        LoweredDocument { refusal: refusal.refusal.as_str(), reason: refusal.reason }
+                    }),
+                }
+            })
+            .collect();
+        let flags = table.flag_entries().into_iter().map(|(name, value)| {
+            let value = match value.as_str() {
+                "true" => Value::Bool(true),
+                "false" => Value::Bool(false),
+                _ => Value::String(value),
+            };
+            (name.to_owned(), value)
+        });
+        Self {
+            provider: table.provider,
+            rows,
+            flags: flags.collect(),
+            limits: table.limits.iter().map(LimitDocument::from).collect(),
+            constraints: table
+                .constraints
+                .iter()
+                .map(|constraint| ConstraintDocument {
+                    capability: constraint.capability.as_str(),
+                    refusal: constraint.refusal.as_str(),
+                    reason: constraint.reason,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl From<&Limit> for LimitDocument {
+    fn from(limit: &Limit) -> Self {
+        let bound = |bound: f64| bound.is_finite().then_some(bound);
+        Self {
+            capability: limit.capability.as_str(),
+            min: bound(limit.min),
+            max: bound(limit.max),
+            unit: limit.unit,
+        }
+    }
+}

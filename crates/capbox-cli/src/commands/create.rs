@@ -1,0 +1,46 @@
+//! `capbox create`: a sandbox that outlives this command.
+
+use std::ffi::OsString;
+
+use crate::args::{self, CREATE_TTL, On, SpecArgs};
+use crate::failure::{self, Outcome};
+use crate::signals::Signals;
+use crate::text;
+
+/// Create a sandbox that outlives this command, and print its id
+///
+/// It lives for one hour unless `--ttl` says otherwise, or until `capbox rm`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    on: On,
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// A unique name: a sandbox of that name which is there already is used
+    #[arg(long)]
+    name: Option<String>,
+    /// A label to find it by; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Vec<String>,
+    /// A variable for every command; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<OsString>,
+}
+
+pub(crate) async fn run(args: Args) -> Outcome {
+    let client = args.on.client()?;
+    let mut spec = args.spec.spec();
+    spec.ttl.get_or_insert(CREATE_TTL);
+    spec.name.clone_from(&args.name);
+    spec.labels = args::labels(&args.label)?;
+    spec.env = args::env(&args.env)?;
+
+    let mut signals = Signals::catch()?;
+    let sandbox = signals.unless(client.create(spec).into_future()).await??;
+    signals.unless(sandbox.detach()).await??;
+    if !sandbox.is_new() {
+        failure::note("it was there already, and is as it was created");
+    }
+    text::line(sandbox.id())?;
+    Ok(0)
+}

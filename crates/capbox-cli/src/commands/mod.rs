@@ -1,0 +1,83 @@
+//! The commands: one file each.
+
+mod attach;
+mod caps;
+mod completions;
+mod cp;
+mod create;
+mod doctor;
+mod exec;
+mod files;
+mod kill;
+mod logs;
+mod man;
+mod plan;
+mod ps;
+mod reap;
+mod rm;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::failure::{self, Outcome};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Run(run::Args),
+    Create(create::Args),
+    Exec(exec::Args),
+    Attach(attach::Args),
+    Kill(kill::Args),
+    Logs(logs::Args),
+    Ps(ps::Args),
+    Rm(rm::Args),
+    Reap(reap::Args),
+    Cp(cp::Args),
+    #[command(subcommand)]
+    Files(files::Command),
+    Caps(caps::Args),
+    Plan(plan::Args),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+/// Run `command` to its end; the exit code is that of this program.
+pub(crate) fn run(command: Command) -> ExitCode {
+    // One thread: a command line waits for one thing at a time, and starts faster.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(dispatch(command));
+            // A read of our standard input may still be waiting for somebody to type.
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(error.into()),
+    };
+    failure::exit_code(outcome)
+}
+
+async fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Run(args) => run::run(args).await,
+        Command::Create(args) => create::run(args).await,
+        Command::Exec(args) => exec::run(args).await,
+        Command::Attach(args) => attach::run(args).await,
+        Command::Kill(args) => kill::run(args).await,
+        Command::Logs(args) => logs::run(args).await,
+        Command::Ps(args) => ps::run(args).await,
+        Command::Rm(args) => rm::run(args).await,
+        Command::Reap(args) => reap::run(args).await,
+        Command::Cp(args) => cp::run(args).await,
+        Command::Files(command) => files::run(command).await,
+        Command::Caps(args) => caps::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Doctor(args) => doctor::run(&args).await,
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}

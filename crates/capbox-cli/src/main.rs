@@ -1,0 +1,36 @@
+//! The `capbox` command: every place where an agent's code can run, from a shell.
+
+mod args;
+mod commands;
+mod failure;
+mod job;
+mod json;
+mod signals;
+mod streams;
+mod terminal;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Command;
+
+/// Run code in a sandbox: on this machine, in containers, or in a sandbox cloud.
+///
+/// Data goes to stdout, messages to stderr. The exit code of `run`, `exec` and `attach` is that of the command;
+/// 128 and the signal's number where a signal ended it; 124 where its time was up; 126 and 127 as in a shell.
+/// Where capbox itself fails it is 125.
+#[derive(Parser)]
+#[command(name = "capbox", version, max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => commands::run(cli.command),
+        Err(usage) => failure::usage(&usage),
+    }
+}

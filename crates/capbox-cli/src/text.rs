@@ -1,0 +1,42 @@
+//! Tables and times, as text for people.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+/// Print rows in columns, each as wide as its widest cell; the last one is not padded.
+pub(crate) fn columns<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
+    let head = head.map(str::to_owned);
+    let lines = || std::iter::once(&head).chain(rows);
+    let mut widths = [0; N];
+    for line in lines() {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut stdout = io::stdout().lock();
+    for line in lines() {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(widths) {
+            text.push_str(&format!("{cell:width$}  "));
+        }
+        writeln!(stdout, "{}", text.trim_end())?;
+    }
+    stdout.flush()
+}
+
+/// Print one line.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()
+}
+
+/// A time as RFC 3339, in UTC.
+pub(crate) fn time(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// A length of time, in whole seconds: `1h 5m`.
+pub(crate) fn length(length: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
+}
