@@ -77,7 +77,7 @@ struct OfSession<P: Table> {
 }
 
 /// The provider's own request for one exec.
-fn lower<P: Table>(command: Command, options: ExecOptions) -> Result<P::Exec> {
+pub(crate) fn lower<P: Table>(command: Command, options: ExecOptions) -> Result<P::Exec> {
     let mut body = P::Exec::from(command);
     options.lower::<P>(&mut body)?;
     Ok(body)

@@ -145,6 +145,12 @@ impl<K> Spawn<K> {
 
     command_setters!();
 
+    /// All options at once, for what stands on this.
+    pub(crate) fn with_options(mut self, options: ExecOptions) -> Self {
+        self.options = options;
+        self
+    }
+
     /// Start it in the background: it goes on when this handle and this process are gone, and is found again
     /// by its id.
     pub fn background(self) -> SpawnBackground<K>
