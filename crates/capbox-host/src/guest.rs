@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,9 +9,11 @@ use tokio::io::Interest;
 
 use crate::error::{Context, Error, Result};
 use crate::exec::{Attachment, ExecRequest, Job, JobInfo, PtySize};
+use crate::files::Files;
 use crate::host::millis;
 use crate::launch::Ids;
 use crate::socket::{self, Answer, Replies};
+use crate::watch::Watch;
 
 /// A sandbox, by a connection to its guest. Cheap to clone.
 ///
@@ -64,14 +67,6 @@ impl Guest {
     /// The sandbox's id.
     pub fn id(&self) -> &str {
         &self.0.id
-    }
-
-    pub(crate) fn shared_id(&self) -> Arc<str> {
-        self.0.id.clone()
-    }
-
-    pub(crate) fn ids(&self) -> Ids {
-        self.0.ids
     }
 
     /// What the sandbox says about itself.
@@ -154,6 +149,25 @@ impl Guest {
             return Err(Error::InvalidArgument { name: "ttl", reason });
         }
         self.order(Request::Ttl { ttl: ttl.map_or(0, millis) }, "").await
+    }
+
+    /// A channel to the sandbox's files, independent of this connection: it does not keep the sandbox alive.
+    pub async fn files(&self) -> Result<Files> {
+        let mut replies = self.request(&Request::Files, &[]).await?;
+        match replies.expect().await? {
+            (Event::Done, _) => {
+                let channel = replies.into_fd();
+                // Its calls block.
+                rustix::io::ioctl_fionbio(&channel, false).context(|| "set up a file channel".into())?;
+                Ok(Files::new(channel, self.0.id.clone(), self.0.ids))
+            }
+            (other, _) => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Tells changes in a folder, and with `recursive` in all below it, from now on.
+    pub async fn watch(&self, path: &Path, recursive: bool) -> Result<Watch> {
+        Watch::new(self.files().await?, path, recursive)
     }
 
     /// Ends the sandbox, and returns when its processes and its files are gone.

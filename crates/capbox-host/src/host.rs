@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +47,7 @@ pub struct Launch {
     /// The host name inside.
     pub hostname: String,
     /// Laid over the documented environment, for all commands.
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(OsString, OsString)>,
     /// Where commands start and relative paths begin.
     pub cwd: PathBuf,
     /// To find it by: any bytes.
@@ -229,7 +231,7 @@ impl Host {
             base.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         for (name, value) in env {
             crate::exec::check_env(name, value)?;
-            environment.push((name.as_str().into(), value.as_str().into()));
+            environment.push((name.as_bytes().into(), value.as_bytes().into()));
         }
         let state = &self.0.state;
         Ok(Boot {
@@ -326,7 +328,7 @@ impl Host {
 }
 
 pub(crate) fn bytes(path: &Path) -> &[u8] {
-    std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str())
+    path.as_os_str().as_bytes()
 }
 
 /// Whole milliseconds, rounded up: a time that is asked for is never cut to none.

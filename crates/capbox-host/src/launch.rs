@@ -242,7 +242,8 @@ fn map_ids(pid: i32, ids: Ids) -> Result<()> {
     }
 }
 
-fn reap(pid: i32) {
+/// Waits for a child without an exit signal.
+pub(crate) fn reap(pid: i32) {
     const WALL: usize = 0x4000_0000; // also children without an exit signal
     // SAFETY: nothing but the number is asked for.
     while unsafe { raw!(nr::WAIT4, pid, 0, WALL, 0) } == Err(Errno::INTR) {}

@@ -37,43 +37,13 @@
 //! kernel's version and command line, the load average, facts about the processors, the paths of `/proc/self/cgroup`,
 //! and the paths of folders that are mounted from the host. An unreadable program of the host's (mode 0711) is not
 //! found by the kill of a single job; killing the sandbox reaches everything.
-//!
-//! # Still to come, with these signatures
-//!
-//! ```text
-//! impl Host {
-//!     fn probe(&self) -> Probe;                      // blocking, cached: Probe { facts: Vec<Fact { name, works, reason, hint }> }
-//! }
-//! impl Guest {
-//!     async fn files(&self) -> Result<Files>;        // a channel of its own
-//! }
-//! // Blocking; `Send`, one request at a time (put it behind a mutex, or open several).
-//! impl Files {
-//!     fn read(&self, path: &Path, range: Range<u64>, limit: u64) -> Result<Vec<u8>>;
-//!     fn open(&self, path: &Path, options: OpenOptions) -> Result<std::fs::File>;   // regular files only
-//!     fn write(&self, path: &Path, content: &mut dyn Read, options: WriteOptions { mode, parents, append }) -> Result<u64>;
-//!     fn list(&self, path: &Path) -> Result<Vec<Entry { name: OsString, metadata: Metadata }>>;
-//!     fn stat(&self, path: &Path, follow: bool) -> Result<Metadata { kind, size, modified, mode, uid, gid, links, inode }>;
-//!     fn mkdir(&self, path: &Path, parents: bool, mode: u32) -> Result<()>;
-//!     fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()>;
-//!     fn remove(&self, path: &Path) -> Result<()>;   // a file, a link or an empty directory
-//!     fn remove_all(&self, path: &Path) -> Result<()>;
-//!     fn symlink(&self, target: &Path, path: &Path) -> Result<()>;
-//!     fn read_link(&self, path: &Path) -> Result<PathBuf>;
-//!     fn chmod(&self, path: &Path, mode: u32) -> Result<()>;
-//!     fn set_modified(&self, path: &Path, time: SystemTime) -> Result<()>;
-//!     fn upload(&self, source: &Path, target: &Path) -> Result<Copied { files, directories, links, bytes }>;
-//!     fn download(&self, source: &Path, target: &Path) -> Result<Copied>;
-//!     fn search(&self, query: &Search { root, name: Option<glob>, content: Option<Vec<u8>>, limits }) -> Result<Found { hits, truncated }>;
-//!     fn watch(&self, path: &Path, recursive: bool) -> Result<Watch>;
-//! }
-//! impl Watch { async fn next(&mut self) -> Result<Option<WatchEvent { kind: Created|Modified|Removed|Overflow, path }>>; }
-//! ```
 
 mod error;
 
 #[cfg(target_os = "linux")]
 mod exec;
+#[cfg(target_os = "linux")]
+mod files;
 #[cfg(target_os = "linux")]
 mod guest;
 #[cfg(target_os = "linux")]
@@ -88,6 +58,8 @@ mod probe;
 mod socket;
 #[cfg(target_os = "linux")]
 mod state;
+#[cfg(target_os = "linux")]
+mod watch;
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -99,9 +71,13 @@ pub use elsewhere::{Config, Host};
 #[cfg(target_os = "linux")]
 pub use exec::{
     Attachment, Captured, Cause, Collected, Event, ExecRequest, Exit, Input, Job, JobInfo, Output, PtySize,
-    Stream,
+    Stream, Terminal,
 };
+#[cfg(target_os = "linux")]
+pub use files::{Copied, Entry, Files, Found, Hit, Kind, Metadata, Search, WriteOptions};
 #[cfg(target_os = "linux")]
 pub use guest::{Guest, Info};
 #[cfg(target_os = "linux")]
 pub use host::{Config, Host, Launch, Mount};
+#[cfg(target_os = "linux")]
+pub use watch::{Watch, WatchEvent, WatchKind};

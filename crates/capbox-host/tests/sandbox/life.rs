@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use capbox_host::{Config, Error, Host, Launch};
 
-use crate::support::{Outcome, guest, host, print, run_sh, scratch, sh, tests};
+use crate::support::{Outcome, host, print, run_sh, scratch, sh, tests};
 
 tests! {
     Both destroy_leaves_nothing,

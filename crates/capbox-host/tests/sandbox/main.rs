@@ -4,6 +4,7 @@
 //! absence, is there only once.
 
 mod exec;
+mod files;
 mod jobs;
 mod life;
 mod support;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();
     trials.extend(exec::trials());
+    trials.extend(files::trials());
     trials.extend(jobs::trials());
     trials.extend(life::trials());
 

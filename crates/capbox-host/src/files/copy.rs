@@ -1,0 +1,287 @@
+//! Whole trees, in and out.
+//!
+//! Inwards, the guest makes every file. Outwards, every name is made in a folder that was opened below the target
+//! without following a link, so whatever the sandbox holds, nothing is written outside of the target.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use capbox_guest::proto::open;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+
+use super::{Entry, Files, Kind, WriteOptions};
+use crate::error::{Context, Error, Result};
+
+/// What was copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// Regular files.
+    pub files: u64,
+    /// Folders, the first one included.
+    pub directories: u64,
+    /// Symbolic links.
+    pub links: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// What was left out, since it is neither of these: paths at the source.
+    pub skipped: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Copies a file or a whole folder of the host into the sandbox, to exactly the path `target`.
+    ///
+    /// Missing folders on the way to it are made; a folder that is there is added to, and a file replaced. Links in a
+    /// folder stay links, modes and times are kept, set-id bits are not. A link as the source is followed.
+    pub fn upload(&self, source: &Path, target: &Path) -> Result<Copied> {
+        let mut copied = Copied::default();
+        let source = named(source)?;
+        let meta = fs::metadata(&source).on(&source)?;
+        if let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.mkdir(parent, true, 0o755)?;
+        }
+        if meta.is_file() {
+            self.upload_file(&source, target, &mut copied)?;
+            return Ok(copied);
+        }
+        if !meta.is_dir() {
+            return Err(Error::NotRegular { path: source.display().to_string(), kind: "special file" });
+        }
+        let mut folders = vec![(source, target.to_owned())];
+        let mut modes = Vec::new();
+        while let Some((source, target)) = folders.pop() {
+            let mode = fs::symlink_metadata(&source).on(&source)?.permissions().mode() & 0o777;
+            self.mkdir(&target, true, mode | 0o700)?;
+            if mode & 0o700 != 0o700 {
+                // It may be there, from a copy before.
+                self.chmod(&target, mode | 0o700)?;
+                modes.push((target.clone(), mode));
+            }
+            copied.directories += 1;
+            for entry in fs::read_dir(&source).on(&source)? {
+                let entry = entry.on(&source)?;
+                let (source, target) = (entry.path(), target.join(entry.file_name()));
+                let kind = entry.file_type().on(&source)?;
+                if kind.is_dir() {
+                    folders.push((source, target));
+                } else if kind.is_file() {
+                    self.upload_file(&source, &target, &mut copied)?;
+                } else if kind.is_symlink() {
+                    self.upload_link(&fs::read_link(&source).on(&source)?, &target)?;
+                    copied.links += 1;
+                } else {
+                    copied.skipped.push(source);
+                }
+            }
+        }
+        // Folders that could not be written to come last, the deepest first.
+        for (target, mode) in modes.into_iter().rev() {
+            self.chmod(&target, mode)?;
+        }
+        Ok(copied)
+    }
+
+    fn upload_file(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let mut from = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
+        let meta = from.metadata().on(source)?;
+        if !meta.is_file() {
+            copied.skipped.push(source.to_owned());
+            return Ok(());
+        }
+        let mode = meta.permissions().mode() & 0o777;
+        // A new file, mostly, which needs no replacing.
+        match self.open_with(target, open::WRITE | open::CREATE | open::EXCLUSIVE, mode) {
+            Ok(mut to) => {
+                let done = io::copy(&mut from, &mut to).on(target);
+                copied.bytes += done.inspect_err(|_| drop(self.remove(target)))?;
+                if let Ok(modified) = meta.modified() {
+                    to.set_times(FileTimes::new().set_modified(modified)).on(target)?;
+                }
+            }
+            Err(Error::AlreadyExists { .. }) => {
+                let options = WriteOptions { mode: Some(mode), ..WriteOptions::default() };
+                copied.bytes += self.write(target, &mut from, &options)?;
+                if let Ok(modified) = meta.modified() {
+                    self.set_modified(target, modified)?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        copied.files += 1;
+        Ok(())
+    }
+
+    fn upload_link(&self, says: &Path, target: &Path) -> Result<()> {
+        match self.symlink(says, target) {
+            Err(Error::AlreadyExists { .. }) => {
+                self.remove(target)?;
+                self.symlink(says, target)
+            }
+            result => result,
+        }
+    }
+
+    /// Copies a file or a whole folder out of the sandbox, to exactly the path `target` on the host.
+    ///
+    /// The folder that `target` is in must be there; a folder that is there is added to, and a file replaced. Links in a
+    /// folder stay links and are never followed, neither inside nor at the target; modes and times are kept, set-id bits
+    /// and owners are not. A link as the source is followed, inside.
+    pub fn download(&self, source: &Path, target: &Path) -> Result<Copied> {
+        let mut copied = Copied::default();
+        let target = named(target)?;
+        let found = self.stat(source, true)?;
+        match found.kind {
+            Kind::File => {
+                let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+                    return Err(Error::IsADirectory { path: target.display().to_string() });
+                };
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                let folder = rustix::fs::open(parent, FOLDER, Mode::empty()).on(parent)?;
+                self.download_file(source, 0, &folder, name, &target, &mut copied)?;
+                Ok(copied)
+            }
+            Kind::Directory => {
+                match fs::create_dir(&target) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    result => result.on(&target)?,
+                }
+                self.download_tree(source, &target, &mut copied)?;
+                Ok(copied)
+            }
+            other => Err(super::not_regular(source, other)),
+        }
+    }
+
+    fn download_tree(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
+        let root = rustix::fs::open(target, FOLDER, Mode::empty()).on(target)?;
+        let mut folders = vec![PathBuf::new()];
+        let mut modes = Vec::new();
+        while let Some(relative) = folders.pop() {
+            let inner = source.join(&relative);
+            let from = match self.open_with(&inner, open::READ | open::DIRECTORY, 0) {
+                Ok(from) => from,
+                Err(Error::OutsideSandbox { .. }) => {
+                    copied.skipped.push(inner);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let to = below(&root, &relative, target)?;
+            copied.directories += 1;
+            for Entry { name, metadata } in self.entries(from, &inner)? {
+                check_name(&name, &inner)?;
+                let (path, shown) = (inner.join(&name), target.join(&relative).join(&name));
+                match metadata.kind {
+                    Kind::Directory => {
+                        let mode = metadata.mode & 0o777;
+                        match rustix::fs::mkdirat(&to, &*name, Mode::from_raw_mode(mode | 0o700)) {
+                            Err(rustix::io::Errno::EXIST) => {}
+                            result => result.on(&shown)?,
+                        }
+                        if mode & 0o700 != 0o700 {
+                            let folder = below(&to, Path::new(&name), &shown)?;
+                            rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode | 0o700)).on(&shown)?;
+                            modes.push((relative.join(&name), mode));
+                        }
+                        folders.push(relative.join(&name));
+                    }
+                    Kind::File => {
+                        self.download_file(&path, open::NO_FOLLOW, &to, &name, &shown, copied)?;
+                    }
+                    Kind::Symlink => {
+                        let says = self.read_link(&path)?;
+                        replacing(&to, &name, || rustix::fs::symlinkat(&says, &to, &*name)).on(&shown)?;
+                        copied.links += 1;
+                    }
+                    _ => copied.skipped.push(path),
+                }
+            }
+        }
+        for (relative, mode) in modes.into_iter().rev() {
+            let folder = below(&root, &relative, target)?;
+            rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode)).on(&target.join(relative))?;
+        }
+        Ok(())
+    }
+
+    fn download_file(
+        &self,
+        source: &Path,
+        flags: u32,
+        folder: &OwnedFd,
+        name: &OsStr,
+        shown: &Path,
+        copied: &mut Copied,
+    ) -> Result<()> {
+        let mut from = match self.open_with(source, open::READ | flags, 0) {
+            Ok(from) => from,
+            Err(Error::OutsideSandbox { .. } | Error::NotRegular { .. }) if flags != 0 => {
+                copied.skipped.push(source.to_owned());
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let meta = from.metadata().on(source)?;
+        if !meta.is_file() {
+            return Err(Error::IsADirectory { path: source.display().to_string() });
+        }
+        let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o777);
+        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = replacing(folder, name, || rustix::fs::openat(folder, name, how, mode)).on(shown)?;
+        rustix::fs::fchmod(&to, mode).on(shown)?;
+        let mut to = File::from(to);
+        copied.bytes += io::copy(&mut from, &mut to).on(shown)?;
+        if let Ok(modified) = meta.modified() {
+            to.set_times(FileTimes::new().set_modified(modified)).on(shown)?;
+        }
+        copied.files += 1;
+        Ok(())
+    }
+}
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A folder below the target: no link on the way, whoever put it there.
+fn below(root: &OwnedFd, relative: &Path, target: &Path) -> Result<OwnedFd> {
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match rustix::fs::openat2(root, relative, FOLDER, Mode::empty(), resolve) {
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => {
+            Err(Error::OutsideSandbox { path: target.join(relative).display().to_string() })
+        }
+        result => result.on(&target.join(relative)),
+    }
+}
+
+/// Makes a name, in place of a file or link that has it.
+fn replacing<T>(folder: &OwnedFd, name: &OsStr, make: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match make() {
+        Err(rustix::io::Errno::EXIST) => {
+            rustix::fs::unlinkat(folder, name, AtFlags::empty())?;
+            make()
+        }
+        result => result,
+    }
+}
+
+/// The kernel gives no other names; but what writes to the host does not rely on it.
+fn check_name(name: &OsStr, folder: &Path) -> Result<()> {
+    if matches!(name.as_bytes(), b"" | b"." | b"..") || name.as_bytes().contains(&b'/') {
+        return Err(Error::OutsideSandbox { path: folder.join(name).display().to_string() });
+    }
+    Ok(())
+}
+
+/// A path on the host that names something. A slash at the end is no matter.
+fn named(path: &Path) -> Result<PathBuf> {
+    if path.as_os_str().is_empty() {
+        return Err(Error::InvalidArgument { name: "path", reason: "it is empty".into() });
+    }
+    Ok(path.components().collect())
+}

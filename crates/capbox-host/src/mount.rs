@@ -1,0 +1,194 @@
+//! Folders of the host that are seen inside.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use capbox_guest::proto::{self, CODE_ID};
+use capbox_guest::raw;
+use capbox_guest::sys::{self, Errno, nr};
+
+use crate::error::{Context, Error, Result};
+use crate::host::{Mount, bytes};
+use crate::launch::{self, Ids};
+
+impl Mount {
+    /// What stays read-only in a folder that can be written, if it is there when the sandbox is made: files that tools
+    /// on the host execute or trust.
+    ///
+    /// Not covered: what is not there yet (a program inside may make `.envrc`), the same files deeper down, build
+    /// scripts and anything else that somebody runs by hand. Look at what changed before using such a folder outside.
+    pub const PROTECTED: &[&str] = &[
+        ".git/hooks",            // run by git
+        ".git/config",           // names programs: pagers, editors, filters, file system monitors, hook paths
+        ".git/config.worktree",  // the same
+        ".envrc",                // run by direnv on entering the folder
+        ".vscode/tasks.json",    // may run on opening the folder
+        ".vscode/settings.json", // names programs
+        ".vscode/launch.json",   // names programs
+        ".idea",                 // the same for JetBrains editors
+        ".husky",                // git hooks by another way
+        ".devcontainer",         // run on opening the folder
+    ];
+}
+
+/// Mounts, ready for the guest.
+pub(crate) struct Prepared {
+    pub(crate) mounts: Vec<proto::Mount>,
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Whether a program inside can make files that belong to a user of the host.
+    pub(crate) writes_host: bool,
+}
+
+pub(crate) fn prepare(mounts: &[Mount], ids: Ids) -> Result<Prepared> {
+    let mut prepared = Prepared { mounts: Vec::new(), fds: Vec::new(), writes_host: false };
+    if mounts.len() >= proto::MAX_FDS {
+        let reason = format!("at most {} at a time", proto::MAX_FDS - 1);
+        return Err(Error::InvalidArgument { name: "mounts", reason });
+    }
+    for mount in mounts {
+        let Mount { source, target, read_only, unprotected } = mount;
+        check_target(target)?;
+        let source = fs::canonicalize(source).on(source)?;
+        let meta = fs::metadata(&source).on(&source)?;
+        if !meta.is_dir() {
+            return Err(Error::NotADirectory { path: source.display().to_string() });
+        }
+        let mut wire = proto::Mount {
+            target: bytes(target).into(),
+            source: bytes(&source).into(),
+            identity: (split_device(meta.dev()), meta.ino()),
+            read_only: *read_only,
+            protect: Vec::new(),
+        };
+        if let Ids::Range { base } = ids {
+            wire.source = proto::Bytes::default();
+            prepared.fds.push(clone_for_range(&source, &meta, base, *read_only)?);
+        }
+        if !read_only {
+            prepared.writes_host = true;
+            if !unprotected {
+                wire.protect = protected(&source);
+            }
+        }
+        prepared.mounts.push(wire);
+    }
+    Ok(prepared)
+}
+
+fn protected(source: &Path) -> Vec<proto::Bytes> {
+    let mut paths: Vec<proto::Bytes> = Mount::PROTECTED.iter().map(|path| (*path).into()).collect();
+    // In a work tree or submodule a file that says where the repository is, hooks and all.
+    if fs::symlink_metadata(source.join(".git")).is_ok_and(|meta| meta.is_file()) {
+        paths.push(".git".into());
+    }
+    paths
+}
+
+fn check_target(target: &Path) -> Result<()> {
+    let invalid = |reason: &str| {
+        let reason = format!("`{}`: {reason}", target.display());
+        Err(Error::InvalidArgument { name: "mount target", reason })
+    };
+    if !target.is_absolute() || bytes(target).contains(&0) {
+        return invalid("use an absolute path");
+    }
+    if target.components().any(|part| part == Component::ParentDir) {
+        return invalid("leave out `..`");
+    }
+    if target == Path::new("/") || ["/proc", "/dev", "/sys"].iter().any(|kept| target.starts_with(kept)) {
+        return invalid("this place is the sandbox's own");
+    }
+    Ok(())
+}
+
+/// Major and minor number as the guest compares them.
+fn split_device(device: u64) -> u64 {
+    u64::from(rustix::fs::major(device)) << 32 | u64::from(rustix::fs::minor(device))
+}
+
+/// A clone of a folder in which the owner's ids are those of the code's user, so that files keep their owner on the
+/// host. Only root can make one, and only root needs it: other callers have the one id that is mapped.
+fn clone_for_range(source: &Path, meta: &fs::Metadata, base: u32, read_only: bool) -> Result<OwnedFd> {
+    const ATTR_IDMAP: u64 = 0x0010_0000;
+    let path = std::ffi::CString::new(bytes(source)).context(|| "name a folder".into())?;
+    let flags = 1 | sys::O_CLOEXEC | sys::AT_RECURSIVE; // OPEN_TREE_CLONE
+    // SAFETY: the path ends with a NUL.
+    let tree = unsafe { raw!(nr::OPEN_TREE, sys::AT_FDCWD, path.as_ptr(), flags) }
+        .map_err(|errno| launch::failed("clone a mounted folder", os_error(errno)))?;
+    // SAFETY: a new descriptor that nobody else knows.
+    let tree = unsafe { OwnedFd::from_raw_fd(tree as i32) };
+    let namespace = id_mapping((meta.uid(), meta.gid()), base + CODE_ID)?;
+    let attributes: [u64; 4] = [ATTR_IDMAP, 0, 0, namespace as u64];
+    let flags = sys::AT_EMPTY_PATH | sys::AT_RECURSIVE;
+    // SAFETY: the path ends with a NUL; `struct mount_attr` is four 64-bit integers.
+    let mapped = unsafe {
+        raw!(nr::MOUNT_SETATTR, tree.as_raw_fd(), c"".as_ptr(), flags, attributes.as_ptr(), size_of_val(&attributes))
+    };
+    match mapped {
+        Ok(_) => Ok(tree),
+        // What everybody may read can be read all the same.
+        Err(_) if read_only => Ok(tree),
+        Err(errno) => Err(Error::Unsupported {
+            what: format!(
+                "a mount of `{}` that can be written: its file system, or one mounted below, cannot map ids ({})",
+                source.display(),
+                os_error(errno)
+            ),
+            hint: "mount it read-only, copy the files in and out, or run as the user that owns it".into(),
+        }),
+    }
+}
+
+/// A user namespace that says that ids on disk `(user, group)` are `to`. Kept: there are few, and they cost nothing.
+fn id_mapping(from: (u32, u32), to: u32) -> Result<i32> {
+    static KNOWN: LazyLock<Mutex<HashMap<((u32, u32), u32), OwnedFd>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(namespace) = known.get(&(from, to)) {
+        return Ok(namespace.as_raw_fd());
+    }
+    let namespace = make_id_mapping(from, to)
+        .map_err(|error| launch::failed("map the ids of a mounted folder", error))?;
+    let raw = namespace.as_raw_fd();
+    known.insert((from, to), namespace);
+    Ok(raw)
+}
+
+/// A namespace exists as long as a process or descriptor has it, so a process is started for it, and ended.
+fn make_id_mapping((user, group): (u32, u32), to: u32) -> io::Result<OwnedFd> {
+    let mut stack = vec![0u8; 16 * 1024];
+    let top = stack.as_mut_ptr_range().end;
+    let top = top.wrapping_sub(top as usize % 16);
+    let mut pidfd = -1;
+    // Without an exit signal, so that nobody else who waits for children meets it.
+    let flags = sys::CLONE_VM | sys::CLONE_PIDFD | sys::CLONE_NEWUSER;
+    // SAFETY: the stack is freed only after the process has been waited for, below; it touches nothing else.
+    let pid = unsafe { sys::clone_onto(flags, top, &raw mut pidfd, sleep, std::ptr::null_mut()) }
+        .map_err(os_error)?;
+    // SAFETY: the kernel stored a new descriptor there, which nobody else knows.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let namespace = (|| {
+        fs::write(format!("/proc/{pid}/uid_map"), format!("{user} {to} 1"))?;
+        fs::write(format!("/proc/{pid}/gid_map"), format!("{group} {to} 1"))?;
+        Ok(OwnedFd::from(fs::File::open(format!("/proc/{pid}/ns/user"))?))
+    })();
+    let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+    launch::reap(pid);
+    drop(stack);
+    namespace
+}
+
+unsafe extern "C" fn sleep(_: *mut u8) -> ! {
+    loop {
+        // SAFETY: no descriptors, no timeout, no mask: waits until killed.
+        let _ = unsafe { raw!(nr::PPOLL, 0, 0, 0, 0, 8) };
+    }
+}
+
+fn os_error(Errno(number): Errno) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
