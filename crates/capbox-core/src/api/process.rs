@@ -178,31 +178,45 @@ impl<K> Process<K> {
         self.core.op(Capability::Streaming.as_str(), collect(events, max_output)).await
     }
 
+    /// What a call on the process needs. Its future holds no handle, which could not be shared between threads.
+    fn parts(&self) -> (Arc<Core>, ProcessId) {
+        (self.core.clone(), self.id.clone())
+    }
+
     /// Kill it with everything that it started; returns when all of it is gone.
-    pub async fn kill(&self) -> Result<Killed>
+    pub fn kill(&self) -> impl Future<Output = Result<Killed>> + Send + use<K>
     where
         K: HasKillProcess,
     {
-        let api = self.core.api::<cap::KillProcess>()?;
-        self.core.request(Capability::KillProcess.as_str(), api.kill(&self.id)).await
+        let (core, id) = self.parts();
+        async move {
+            let api = core.api::<cap::KillProcess>()?;
+            core.request(Capability::KillProcess.as_str(), api.kill(&id)).await
+        }
     }
 
     /// Send a signal to it and its process group.
-    pub async fn signal(&self, signal: Signal) -> Result<()>
+    pub fn signal(&self, signal: Signal) -> impl Future<Output = Result<()>> + Send + use<K>
     where
         K: HasSignal,
     {
-        let api = self.core.api::<cap::Signal>()?;
-        self.core.request(Capability::Signal.as_str(), api.signal(&self.id, signal)).await
+        let (core, id) = self.parts();
+        async move {
+            let api = core.api::<cap::Signal>()?;
+            core.request(Capability::Signal.as_str(), api.signal(&id, signal)).await
+        }
     }
 
     /// Change the size of its terminal.
-    pub async fn resize(&self, size: TerminalSize) -> Result<()>
+    pub fn resize(&self, size: TerminalSize) -> impl Future<Output = Result<()>> + Send + use<K>
     where
         K: HasPtyResize,
     {
-        let api = self.core.api::<cap::PtyResize>()?;
-        self.core.request(Capability::PtyResize.as_str(), api.resize(&self.id, size)).await
+        let (core, id) = self.parts();
+        async move {
+            let api = core.api::<cap::PtyResize>()?;
+            core.request(Capability::PtyResize.as_str(), api.resize(&id, size)).await
+        }
     }
 
     /// Follow it from now on, with its standard input where that is still open.
