@@ -181,7 +181,7 @@ struct Foreground {
 #[async_trait]
 impl Events for Foreground {
     async fn next(&mut self) -> Result<Option<Event>> {
-        ended_with_sandbox(self.job.next().await)
+        event(self.job.next().await)
     }
 }
 
@@ -211,7 +211,7 @@ struct Attached(Attachment);
 #[async_trait]
 impl Events for Attached {
     async fn next(&mut self) -> Result<Option<Event>> {
-        ended_with_sandbox(self.0.next().await)
+        event(self.0.next().await)
     }
 }
 
@@ -238,24 +238,23 @@ impl Events for UpTo {
     }
 }
 
-/// An event as the core has it. A command whose sandbox ends under it has ended.
-fn ended_with_sandbox(event: capbox_host::Result<Option<capbox_host::Event>>) -> Result<Option<Event>> {
-    match event {
-        Ok(event) => Ok(event.map(|event| match event {
-            capbox_host::Event::Output { seq, stream, data } => {
-                let stream = match stream {
-                    capbox_host::Stream::Stdout => OutputStream::Stdout,
-                    capbox_host::Stream::Stderr => OutputStream::Stderr,
-                };
-                Event::Output { stream, position: seq, bytes: data }
-            }
-            capbox_host::Event::Gap { from, to } => Event::Gap { from, to },
-            capbox_host::Event::Exited(exit) => {
-                Event::Exited(Exit::new(status(&exit)).with_background(exit.remaining > 0))
-            }
-        })),
-        Err(error) => Err(from_host(error)),
-    }
+/// An event as the core has it.
+fn event(event: capbox_host::Result<Option<capbox_host::Event>>) -> Result<Option<Event>> {
+    let Some(event) = event.map_err(from_host)? else { return Ok(None) };
+    Ok(Some(match event {
+        capbox_host::Event::Output { seq, stream, data } => {
+            let stream = match stream {
+                capbox_host::Stream::Stdout => OutputStream::Stdout,
+                capbox_host::Stream::Stderr => OutputStream::Stderr,
+            };
+            Event::Output { stream, position: seq, bytes: data }
+        }
+        capbox_host::Event::Gap { from, to } => Event::Gap { from, to },
+        capbox_host::Event::Exited(exit) => {
+            Event::Exited(Exit::new(status(&exit)).with_background(exit.remaining > 0))
+        }
+        other => return Err(Error::new(ErrorKind::Provider, format!("the guest reports {other:?}"))),
+    }))
 }
 
 fn status(exit: &capbox_host::Exit) -> ExitStatus {

@@ -9,10 +9,11 @@ use capbox_host::Guest;
 pub struct Session {
     pub(crate) guest: Guest,
     pub(crate) terminals: crate::process::Terminals,
+    pub(crate) files: crate::files::Channel,
 }
 
 impl Session {
     pub(crate) fn new(guest: Guest) -> Self {
-        Self { guest, terminals: crate::process::Terminals::default() }
+        Self { guest, terminals: crate::process::Terminals::default(), files: crate::files::Channel::new() }
     }
 }
