@@ -334,6 +334,8 @@ records! {
         pub read_only: bool,
         /// Paths in it that stay read-only if they exist.
         pub protect: Vec<Bytes>,
+        /// Folders in it that are not shown.
+        pub hide: Vec<Bytes>,
     }
 
     /// A command to run.

@@ -89,7 +89,8 @@ impl Default for Launch {
 
 /// A folder of the host that is seen inside.
 ///
-/// Of one that can be written, what host tools execute or trust stays read-only: see [`Mount::PROTECTED`].
+/// Of one that can be written, what host tools execute or trust stays read-only: see [`Mount::PROTECTED`]. The state
+/// folder, if it is in there, is covered.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Mount {
@@ -139,7 +140,8 @@ impl Host {
     /// future at any point leaves nothing behind.
     pub async fn launch(&self, launch: Launch) -> Result<Guest> {
         let mut boot = self.boot(&launch)?;
-        let Prepared { mounts: wire, fds: mounts, writes_host } = mount::prepare(&launch.mounts, self.0.state.ids)?;
+        let Prepared { mounts: wire, fds: mounts, writes_host } =
+            mount::prepare(&launch.mounts, self.0.state.ids, &self.0.state.root)?;
         boot.mounts = wire;
         boot.deny_set_id = writes_host;
         if boot.memory_upper == 0 && self.0.memory_only.load(Ordering::Relaxed) {
@@ -158,6 +160,15 @@ impl Host {
             }
             result => result,
         }
+    }
+
+    /// Makes a sandbox and ends it, without falling back to memory.
+    pub(crate) async fn launch_on_disk(&self, launch: &Launch) -> Result<()> {
+        self.launch_once(&self.boot(launch)?, &[]).await?.destroy().await
+    }
+
+    pub(crate) fn ids(&self) -> Ids {
+        self.0.state.ids
     }
 
     async fn launch_once(&self, boot: &Boot, mounts: &[OwnedFd]) -> Result<Guest> {

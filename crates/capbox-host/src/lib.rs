@@ -80,4 +80,6 @@ pub use guest::{Guest, Info};
 #[cfg(target_os = "linux")]
 pub use host::{Config, Host, Launch, Mount};
 #[cfg(target_os = "linux")]
+pub use probe::{Fact, Probe};
+#[cfg(target_os = "linux")]
 pub use watch::{Watch, WatchEvent, WatchKind};

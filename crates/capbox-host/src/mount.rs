@@ -44,7 +44,8 @@ pub(crate) struct Prepared {
     pub(crate) writes_host: bool,
 }
 
-pub(crate) fn prepare(mounts: &[Mount], ids: Ids) -> Result<Prepared> {
+/// `state` is the state folder: nobody inside may see it, for who reaches a control socket is that sandbox's master.
+pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepared> {
     let mut prepared = Prepared { mounts: Vec::new(), fds: Vec::new(), writes_host: false };
     if mounts.len() >= proto::MAX_FDS {
         let reason = format!("at most {} at a time", proto::MAX_FDS - 1);
@@ -58,12 +59,17 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids) -> Result<Prepared> {
         if !meta.is_dir() {
             return Err(Error::NotADirectory { path: source.display().to_string() });
         }
+        if source.starts_with(state) {
+            let reason = format!("`{}` is in the folder that keeps sandboxes apart", source.display());
+            return Err(Error::InvalidArgument { name: "mount source", reason });
+        }
         let mut wire = proto::Mount {
             target: bytes(target).into(),
             source: bytes(&source).into(),
             identity: (split_device(meta.dev()), meta.ino()),
             read_only: *read_only,
             protect: Vec::new(),
+            hide: state.strip_prefix(&source).map(|below| bytes(below).into()).into_iter().collect(),
         };
         if let Ids::Range { base } = ids {
             wire.source = proto::Bytes::default();
@@ -127,7 +133,14 @@ fn clone_for_range(source: &Path, meta: &fs::Metadata, base: u32, read_only: boo
     let flags = sys::AT_EMPTY_PATH | sys::AT_RECURSIVE;
     // SAFETY: the path ends with a NUL; `struct mount_attr` is four 64-bit integers.
     let mapped = unsafe {
-        raw!(nr::MOUNT_SETATTR, tree.as_raw_fd(), c"".as_ptr(), flags, attributes.as_ptr(), size_of_val(&attributes))
+        raw!(
+            nr::MOUNT_SETATTR,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            attributes.as_ptr(),
+            size_of_val(&attributes)
+        )
     };
     match mapped {
         Ok(_) => Ok(tree),
@@ -142,6 +155,12 @@ fn clone_for_range(source: &Path, meta: &fs::Metadata, base: u32, read_only: boo
             hint: "mount it read-only, copy the files in and out, or run as the user that owns it".into(),
         }),
     }
+}
+
+/// Tries whether ids can be mapped on the file system of a folder.
+pub(crate) fn try_id_mapping(folder: &Path, base: u32) -> Result<()> {
+    let meta = fs::metadata(folder).on(folder)?;
+    clone_for_range(folder, &meta, base, false).map(drop)
 }
 
 /// A user namespace that says that ids on disk `(user, group)` are `to`. Kept: there are few, and they cost nothing.

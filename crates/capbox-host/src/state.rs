@@ -50,6 +50,8 @@ impl State {
         };
         let root = std::path::absolute(&root).on(&root)?;
         private_folder(&root, None)?;
+        // As mounts are compared with it.
+        let root = fs::canonicalize(&root).on(&root)?;
         let sandboxes = root.join("sandboxes");
         private_folder(&sandboxes, Some(ids))?;
         let system = system_folders();

@@ -131,7 +131,9 @@ impl Watch {
         let Some(folder) = self.folders.get(&wd).cloned() else { return Ok(()) };
         let directory = flags.contains(ReadFlags::ISDIR);
         let Some(name) = name else {
-            if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) && folder.as_os_str().is_empty() {
+            if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF)
+                && folder.as_os_str().is_empty()
+            {
                 self.push(WatchKind::Removed, Path::new(""), true);
                 self.folders.clear();
             }
@@ -146,8 +148,12 @@ impl Watch {
         } else if flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
             if directory {
                 // Moved away, it would go on telling changes under a name that is no longer its own.
-                let gone: Vec<i32> =
-                    self.folders.iter().filter(|(_, other)| other.starts_with(&path)).map(|(wd, _)| *wd).collect();
+                let gone: Vec<i32> = self
+                    .folders
+                    .iter()
+                    .filter(|(_, other)| other.starts_with(&path))
+                    .map(|(wd, _)| *wd)
+                    .collect();
                 for wd in gone {
                     self.folders.remove(&wd);
                     let _ = inotify::remove_watch(self.inotify.get_ref(), wd);
@@ -190,7 +196,8 @@ impl Watch {
         let mut folders = vec![relative];
         while let Some(relative) = folders.pop() {
             let first = self.folders.is_empty();
-            let path = if relative.as_os_str().is_empty() { self.root.clone() } else { self.root.join(&relative) };
+            let path =
+                if relative.as_os_str().is_empty() { self.root.clone() } else { self.root.join(&relative) };
             let folder = match self.files.open_folder(&path) {
                 Ok(folder) => folder,
                 Err(error @ Error::Gone { .. }) => return Err(error),

@@ -345,6 +345,9 @@ fn attach_mount(boot: &Boot, mount: &Mount, tree: &Fd) -> core::result::Result<(
         .at(STEP)?;
     }
     move_mount(tree, at.raw(), c"").at("attach a mounted folder")?;
+    for path in &mount.hide {
+        hide(tree, path).at("hide the state folder in a mounted folder")?;
+    }
     for path in &mount.protect {
         protect(tree, path).at("protect a file in a mounted folder")?;
     }
@@ -378,6 +381,16 @@ fn protect(tree: &Fd, path: &[u8]) -> Result<()> {
         }
         end += 1;
     }
+}
+
+/// Covers a folder below a mount with nothing. Whatever is renamed around it, the cover goes with it.
+fn hide(tree: &Fd, path: &[u8]) -> Result<()> {
+    let flags = sys::O_PATH | sys::O_DIRECTORY;
+    let resolve = resolve::BENEATH | resolve::NO_SYMLINKS | resolve::NO_MAGICLINKS;
+    let place = os::openat2(tree.raw(), &os::path(path)?, flags, 0, resolve)?;
+    let nothing =
+        new_mount(c"tmpfs", &[(c"mode", Some(c"0555"))], attr::RDONLY | attr::NOSUID | attr::NODEV)?;
+    move_mount(&nothing, place.raw(), c"")
 }
 
 fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {

@@ -88,7 +88,8 @@ impl Files {
 
     fn upload_file(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let mut from = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
+        let mut from =
+            OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
         let meta = from.metadata().on(source)?;
         if !meta.is_file() {
             copied.skipped.push(source.to_owned());
@@ -260,7 +261,11 @@ fn below(root: &OwnedFd, relative: &Path, target: &Path) -> Result<OwnedFd> {
 }
 
 /// Makes a name, in place of a file or link that has it.
-fn replacing<T>(folder: &OwnedFd, name: &OsStr, make: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+fn replacing<T>(
+    folder: &OwnedFd,
+    name: &OsStr,
+    make: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
     match make() {
         Err(rustix::io::Errno::EXIST) => {
             rustix::fs::unlinkat(folder, name, AtFlags::empty())?;

@@ -218,7 +218,11 @@ impl Files {
                 other => return Err(not_regular(&path, other)),
             }
         }
-        Err(from_errno(io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()), "file", &path.to_string_lossy()))
+        Err(from_errno(
+            io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()),
+            "file",
+            &path.to_string_lossy(),
+        ))
     }
 
     /// What is in a folder, `.` and `..` left out, in no order.
@@ -358,7 +362,8 @@ impl Files {
             _ => gone(),
         })?;
         let mut buffer = vec![0; proto::MAX_PACKET];
-        let received = socket::receive(channel.as_fd(), &mut buffer).context(|| "receive from the guest".into())?;
+        let received =
+            socket::receive(channel.as_fd(), &mut buffer).context(|| "receive from the guest".into())?;
         let (packet, mut fds) = received.ok_or_else(gone)?;
         match FileReply::decode(packet) {
             Ok(FileReply::Failed { errno }) => {
@@ -408,8 +413,13 @@ fn not_regular(path: &Path, kind: Kind) -> Error {
 
 fn system_time(seconds: i64, nanos: u32) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
-    let time = if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
-    time.and_then(|time| time.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(SystemTime::UNIX_EPOCH)
+    let time = if seconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(whole)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(whole)
+    };
+    time.and_then(|time| time.checked_add(Duration::from_nanos(nanos.into())))
+        .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn since_epoch(time: SystemTime) -> (i64, u32) {
@@ -417,7 +427,8 @@ fn since_epoch(time: SystemTime) -> (i64, u32) {
         Ok(after) => (i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
-            let (seconds, nanos) = (i64::try_from(before.as_secs()).unwrap_or(i64::MAX), before.subsec_nanos());
+            let (seconds, nanos) =
+                (i64::try_from(before.as_secs()).unwrap_or(i64::MAX), before.subsec_nanos());
             if nanos == 0 { (-seconds, 0) } else { (-seconds - 1, 1_000_000_000 - nanos) }
         }
     }

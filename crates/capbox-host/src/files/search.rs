@@ -97,7 +97,9 @@ impl Files {
                 if metadata.kind == Kind::Directory {
                     below.push(relative.clone());
                 }
-                if search.matches_name(&relative) && !self.look_at(search, relative, metadata.kind, &mut found)? {
+                if search.matches_name(&relative)
+                    && !self.look_at(search, relative, metadata.kind, &mut found)?
+                {
                     return Ok(found);
                 }
             }

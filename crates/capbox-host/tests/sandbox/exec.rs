@@ -196,7 +196,8 @@ async fn large_input_is_counted_exactly() -> Outcome {
 async fn large_arguments_travel() -> Outcome {
     let guest = guest().await?;
     let word = "w".repeat(100_000);
-    let mut words = vec!["sh".to_owned(), "-c".into(), "echo $#; printf %s \"$1\" | wc -c".into(), "sh".into()];
+    let mut words =
+        vec!["sh".to_owned(), "-c".into(), "echo $#; printf %s \"$1\" | wc -c".into(), "sh".into()];
     words.extend(std::iter::repeat_n(word, 10));
     let output = guest.exec(ExecRequest::new(words)).await?.collect(1 << 20).await?;
     assert_eq!(output.stdout.bytes, b"10\n100000\n");
@@ -275,7 +276,9 @@ async fn dropping_a_job_kills_its_tree() -> Outcome {
 
 async fn device_files_of_the_streams_can_be_opened() -> Outcome {
     let guest = guest().await?;
-    let mut request = sh("cat /dev/stdin; echo out > /dev/stdout; echo err > /dev/stderr; echo null > /dev/null; head -c 4 /dev/zero | wc -c");
+    let mut request = sh(
+        "cat /dev/stdin; echo out > /dev/stdout; echo err > /dev/stderr; echo null > /dev/null; head -c 4 /dev/zero | wc -c",
+    );
     request.stdin = true;
     let output = guest.exec(request).await?.feed(b"in ", 1 << 20).await?;
     assert_eq!(output.stdout.bytes, b"in out\n4\n");

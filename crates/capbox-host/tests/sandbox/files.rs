@@ -78,7 +78,11 @@ async fn ranges_and_limits() -> Outcome {
 async fn names_are_bytes() -> Outcome {
     let guest = guest().await?;
     let files = guest.files().await?;
-    run_sh(&guest, "mkdir d; cd d; touch 'x\ny' ./-rf 'a b' 'notes.txt ' \"$(printf '\\377')\"; ln -s /tmp l; mkdir s").await?;
+    run_sh(
+        &guest,
+        "mkdir d; cd d; touch 'x\ny' ./-rf 'a b' 'notes.txt ' \"$(printf '\\377')\"; ln -s /tmp l; mkdir s",
+    )
+    .await?;
     let mut found: Vec<(Vec<u8>, Kind)> = files
         .list(Path::new("d"))?
         .into_iter()
@@ -124,11 +128,18 @@ async fn listing_tells_folders_from_files_and_nothing() -> Outcome {
 async fn special_files_are_refused() -> Outcome {
     let guest = guest().await?;
     let files = guest.files().await?;
-    run_sh(&guest, "mkfifo p; ln -s p q; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'").await?;
+    run_sh(
+        &guest,
+        "mkfifo p; ln -s p q; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'",
+    )
+    .await?;
     for path in ["p", "q", "s", "/dev/zero", "/dev/tty"] {
         let start = Instant::now();
         for result in [read(&files, path).map(drop), write(&files, path, b"x").map(drop)] {
-            assert!(matches!(result, Err(Error::NotRegular { .. } | Error::NotFound { .. })), "{path}: {result:?}");
+            assert!(
+                matches!(result, Err(Error::NotRegular { .. } | Error::NotFound { .. })),
+                "{path}: {result:?}"
+            );
         }
         assert!(start.elapsed() < Duration::from_secs(1));
     }
@@ -184,8 +195,10 @@ async fn doors_of_the_kernel_are_refused() -> Outcome {
         for path in ["link", target] {
             let error = read(&files, path).expect_err(path);
             assert!(
-                matches!(error, Error::OutsideSandbox { .. } | Error::NotFound { .. } | Error::Permission { .. })
-                    || matches!(&error, Error::Io { source, .. } if source.raw_os_error() == Some(40)),
+                matches!(
+                    error,
+                    Error::OutsideSandbox { .. } | Error::NotFound { .. } | Error::Permission { .. }
+                ) || matches!(&error, Error::Io { source, .. } if source.raw_os_error() == Some(40)),
                 "{target}: {error:?}"
             );
             assert!(write(&files, path, b"x").is_err(), "{path}");
@@ -206,7 +219,10 @@ async fn a_swapped_parent_leads_nowhere_else() -> Outcome {
     let files = guest.files().await?;
     let outside = scratch("outside");
     std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o777))?;
-    let script = format!("mkdir e; ln -s {} l; while :; do mv -T e d; mv -T d e; mv -T l d; mv -T d l; done", outside.display());
+    let script = format!(
+        "mkdir e; ln -s {} l; while :; do mv -T e d; mv -T d e; mv -T l d; mv -T d l; done",
+        outside.display()
+    );
     let job = guest.spawn(crate::support::sh(&script)).await?;
     for _ in 0..500 {
         let _ = write(&files, "d/f", b"x");
@@ -222,7 +238,11 @@ async fn the_code_users_rights_hold() -> Outcome {
     let files = guest.files().await?;
     assert!(matches!(write(&files, "/usr/x", b"x"), Err(Error::Permission { .. })));
     run_sh(&guest, "echo x > locked; chmod 0 locked; mkdir shut; touch shut/f; chmod 0 shut").await?;
-    for result in [read(&files, "locked").map(drop), read(&files, "shut/f").map(drop), files.list(Path::new("shut")).map(drop)] {
+    for result in [
+        read(&files, "locked").map(drop),
+        read(&files, "shut/f").map(drop),
+        files.list(Path::new("shut")).map(drop),
+    ] {
         assert!(matches!(result, Err(Error::Permission { .. })), "{result:?}");
     }
     if rustix::process::geteuid().is_root() {
@@ -254,7 +274,10 @@ async fn writing_keeps_modes_and_goes_through_links() -> Outcome {
     let files = guest.files().await?;
     run_sh(&guest, "echo old > script; chmod 755 script; mkdir d; ln -s ../script d/link").await?;
     write(&files, "d/link", b"new")?;
-    assert_eq!(print(&guest, "cat script; stat -c ' %a' script; readlink d/link").await?, "new 755\n../script\n");
+    assert_eq!(
+        print(&guest, "cat script; stat -c ' %a' script; readlink d/link").await?,
+        "new 755\n../script\n"
+    );
     let mut options = WriteOptions::default();
     options.mode = Some(0o600);
     options.parents = true;
@@ -278,7 +301,9 @@ async fn folders_names_and_modes() -> Outcome {
     assert!(matches!(files.mkdir(path("a/f/g"), true, 0o750), Err(Error::NotADirectory { .. })));
     write(&files, "a/g", b"2")?;
     assert!(matches!(files.rename(path("a/f"), path("a/g"), false), Err(Error::AlreadyExists { .. })));
-    assert!(matches!(files.rename(path("a/nope"), path("a/g"), true), Err(Error::NotFound { name, .. }) if name == "a/nope"));
+    assert!(
+        matches!(files.rename(path("a/nope"), path("a/g"), true), Err(Error::NotFound { name, .. }) if name == "a/nope")
+    );
     files.rename(path("a/f"), path("a/g"), true)?;
     assert_eq!(read(&files, "a/g")?, b"1");
     assert!(matches!(files.remove(path("a")), Err(Error::NotEmpty { .. })));
@@ -286,7 +311,10 @@ async fn folders_names_and_modes() -> Outcome {
     files.chmod(path("a/g"), 0o4755)?;
     files.set_modified(path("a/g"), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))?;
     assert_eq!(print(&guest, "stat -c '%a %Y' a/g").await?, "4755 1000000000\n");
-    assert_eq!(files.stat(path("a/g"), false)?.modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+    assert_eq!(
+        files.stat(path("a/g"), false)?.modified,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
+    );
     files.remove_all(path("a"))?;
     assert!(matches!(files.stat(path("a"), false), Err(Error::NotFound { .. })));
     for bad in ["", "a\0b"] {
@@ -348,7 +376,14 @@ async fn copies_keep_trees() -> Outcome {
     }
     let listing = "find . -printf '%P %y %m %l|' | tr '|' '\\n' | LC_ALL=C sort";
     let inside = print(&guest, &format!("cd deep/er/copy; {listing}")).await?;
-    for line in ["empty d 755 ", "sub/deep/f f 644 ", "run f 755 ", "shut d 555 ", "python l 777 /usr/bin/python3", "dangling l 777 nowhere"] {
+    for line in [
+        "empty d 755 ",
+        "sub/deep/f f 644 ",
+        "run f 755 ",
+        "shut d 555 ",
+        "python l 777 /usr/bin/python3",
+        "dangling l 777 nowhere",
+    ] {
         assert!(inside.contains(line), "{inside}");
     }
 
@@ -364,7 +399,10 @@ async fn copies_keep_trees() -> Outcome {
     assert_eq!(std::fs::metadata(target.join("run"))?.mode() & 0o7777, 0o755);
     assert_eq!(std::fs::metadata(target.join("shut"))?.mode() & 0o7777, 0o555);
     assert!(target.join("empty").is_dir());
-    assert_eq!(std::fs::metadata(target.join("run"))?.modified()?, std::fs::metadata(source.join("run"))?.modified()?);
+    assert_eq!(
+        std::fs::metadata(target.join("run"))?.modified()?,
+        std::fs::metadata(source.join("run"))?.modified()?
+    );
 
     assert!(matches!(files.upload(Path::new(""), Path::new("x")), Err(Error::InvalidArgument { .. })));
     assert!(matches!(files.upload(Path::new("/no/such"), Path::new("x")), Err(Error::NotFound { .. })));
@@ -386,8 +424,14 @@ async fn copies_of_single_files() -> Outcome {
     files.download(Path::new("d/g"), &folder.join("h"))?;
     assert_eq!(std::fs::read(folder.join("h"))?, b"two");
     assert!(matches!(files.download(Path::new("d/g"), &folder.join("no/h")), Err(Error::NotFound { .. })));
-    assert!(matches!(files.download(Path::new("/dev/null"), &folder.join("h")), Err(Error::NotRegular { .. })));
-    assert!(matches!(files.download(Path::new("/proc/version"), &folder.join("h")), Err(Error::OutsideSandbox { .. })));
+    assert!(matches!(
+        files.download(Path::new("/dev/null"), &folder.join("h")),
+        Err(Error::NotRegular { .. })
+    ));
+    assert!(matches!(
+        files.download(Path::new("/proc/version"), &folder.join("h")),
+        Err(Error::OutsideSandbox { .. })
+    ));
     Ok(())
 }
 
@@ -431,10 +475,10 @@ async fn searching() -> Outcome {
     search.name = Some("src/**/*.rs".into());
     search.content = Some(b"needle".to_vec());
     let found = files.search(&search)?;
-    assert_eq!(found.hits.iter().map(|hit| (hit.line, hit.text.as_slice())).collect::<Vec<_>>(), [
-        (Some(2), &b"y needle"[..]),
-        (Some(4), b"needle")
-    ]);
+    assert_eq!(
+        found.hits.iter().map(|hit| (hit.line, hit.text.as_slice())).collect::<Vec<_>>(),
+        [(Some(2), &b"y needle"[..]), (Some(4), b"needle")]
+    );
     search.hits = 1;
     assert!(files.search(&search)?.truncated);
     assert!(matches!(files.search(&Search::new("nope")), Err(Error::NotFound { .. })));

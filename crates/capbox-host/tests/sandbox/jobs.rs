@@ -51,7 +51,8 @@ async fn follow(guest: &Guest, job: &str, after: u64) -> Result<(String, Option<
 
 async fn the_log_is_replayed_from_any_position() -> Outcome {
     let guest = guest().await?;
-    let job = guest.spawn(sh("printf one; sleep 0.1; printf two >&2; sleep 0.1; printf three; exit 5")).await?;
+    let job =
+        guest.spawn(sh("printf one; sleep 0.1; printf two >&2; sleep 0.1; printf three; exit 5")).await?;
     // Live, then after the end, over another connection and from the middle.
     assert_eq!(follow(&guest, &job, 0).await?, ("one!twothree".into(), Some(5)));
     let other = host().connect(guest.id()).await?;
@@ -82,7 +83,11 @@ async fn the_log_keeps_the_newest() -> Outcome {
 
 async fn a_follower_sees_what_comes() -> Outcome {
     let guest = guest().await?;
-    let job = guest.spawn(sh("i=0; while [ $i -lt 5 ]; do echo $i; i=$((i+1)); sleep 0.05; done; head -c 3000000 /dev/zero")).await?;
+    let job = guest
+        .spawn(sh(
+            "i=0; while [ $i -lt 5 ]; do echo $i; i=$((i+1)); sleep 0.05; done; head -c 3000000 /dev/zero",
+        ))
+        .await?;
     let mut attachment = guest.attach(&job, 0, false).await?;
     let mut seen = 0;
     while let Some(event) = attachment.next().await? {
@@ -180,14 +185,18 @@ async fn a_bounded_fork_bomb_dies() -> Outcome {
 
 async fn signals_reach_the_group() -> Outcome {
     let guest = guest().await?;
-    let job = guest.spawn(sh("trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.01; done")).await?;
+    let job =
+        guest.spawn(sh("trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.01; done")).await?;
     let mut attachment = guest.attach(&job, 0, false).await?;
     assert!(matches!(attachment.next().await?, Some(Event::Output { .. })));
     guest.signal(&job, 10).await?;
     let (text, code) = follow(&guest, &job, 0).await?;
     assert!(text.starts_with("ready\n") && text.ends_with("caught\n") && code == Some(3), "{text}");
     assert!(matches!(guest.signal(&job, 10).await, Err(Error::Ended { .. })));
-    assert!(matches!(guest.signal(&job, 999).await, Err(Error::Ended { .. } | Error::InvalidArgument { .. })));
+    assert!(matches!(
+        guest.signal(&job, 999).await,
+        Err(Error::Ended { .. } | Error::InvalidArgument { .. })
+    ));
     Ok(())
 }
 
@@ -199,7 +208,8 @@ fn on_terminal(script: &str) -> ExecRequest {
 
 async fn a_terminal_is_the_sandboxs_own() -> Outcome {
     let guest = guest().await?;
-    let mut job = guest.exec(on_terminal("tty; stty size; echo $TERM; read x; echo got $x; stty size")).await?;
+    let mut job =
+        guest.exec(on_terminal("tty; stty size; echo $TERM; read x; echo got $x; stty size")).await?;
     let mut text = String::new();
     let mut typed = false;
     while let Some(event) = job.next().await? {

@@ -23,6 +23,8 @@ tests! {
     Both nobody_waits_for_the_guest,
     Both a_sandbox_in_memory,
     Both many_at_once,
+    Both a_probe_tells_the_truth,
+    Root a_state_folder_without_overlay_falls_back_to_memory,
     Root a_socket_of_another_user_is_not_trusted,
 }
 
@@ -103,7 +105,10 @@ pub(crate) async fn child(state: &str, detach: bool) -> Outcome {
     Ok(())
 }
 
-fn start_child(host: &Host, detach: bool) -> Result<(std::process::Child, String, String), Box<dyn std::error::Error + Send + Sync>> {
+fn start_child(
+    host: &Host,
+    detach: bool,
+) -> Result<(std::process::Child, String, String), Box<dyn std::error::Error + Send + Sync>> {
     let mut child = Command::new(std::env::current_exe()?)
         .env("CAPBOX_TEST_CHILD", host.state_dir())
         .env("CAPBOX_TEST_DETACH", if detach { "1" } else { "" })
@@ -313,11 +318,57 @@ async fn a_socket_of_another_user_is_not_trusted() -> Outcome {
     let host = own_host("impostor")?;
     let folder = host.state_dir().join("sandboxes/impostor");
     std::fs::create_dir(&folder)?;
-    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)?;
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)?;
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(folder.join("control"))?)?;
     rustix::net::listen(&socket, 1)?;
     assert!(matches!(host.connect("impostor").await, Err(Error::Permission { .. })));
     // Not ours either to remove: it belongs to root, not to a guest.
     assert!(host.reap()?.is_empty());
     Ok(())
+}
+
+async fn a_probe_tells_the_truth() -> Outcome {
+    let host = own_host("probe")?;
+    let probe = host.probe().await;
+    assert!(probe.sandbox.works, "{:?}", probe.sandbox);
+    assert_eq!(probe.several_users.works, rustix::process::geteuid().is_root());
+    for fact in [&probe.sandbox, &probe.disk, &probe.several_users, &probe.writable_mounts, &probe.cgroups] {
+        assert!(!fact.reason.is_empty());
+        assert!(fact.works || !fact.hint.is_empty(), "{fact:?}");
+    }
+    until_empty(&host).await
+}
+
+/// An overlay cannot carry the writable layer of another one.
+async fn a_state_folder_without_overlay_falls_back_to_memory() -> Outcome {
+    let folder = scratch("fallback");
+    for name in ["lower", "upper", "work", "merged"] {
+        std::fs::create_dir(folder.join(name))?;
+    }
+    let options = format!("lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work", folder.display());
+    let merged = folder.join("merged");
+    let mounted =
+        Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged).status()?;
+    if !mounted.success() {
+        println!("skipped: cannot mount an overlay");
+        return Ok(());
+    }
+    let outcome = async {
+        let mut config = Config::default();
+        config.state_dir = Some(merged.clone());
+        let host = Host::open(config)?;
+        for _ in 0..2 {
+            let guest = host.launch(Launch::default()).await?;
+            assert_eq!(
+                print(&guest, "echo x > f; cat f; grep -c memory /proc/self/mountinfo").await?,
+                "x\n0\n"
+            );
+            guest.destroy().await?;
+        }
+        until_empty(&host).await
+    }
+    .await;
+    Command::new("umount").arg(&merged).status()?;
+    outcome
 }

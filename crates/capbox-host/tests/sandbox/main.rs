@@ -8,6 +8,7 @@ mod files;
 mod jobs;
 mod life;
 mod support;
+mod walls;
 
 use std::process::{Command, ExitCode};
 
@@ -25,12 +26,13 @@ fn main() -> ExitCode {
     trials.extend(files::trials());
     trials.extend(jobs::trials());
     trials.extend(life::trials());
+    trials.extend(walls::trials());
 
     let who = if root { "root" } else { "user" };
     let trials: Vec<Trial> = trials
         .into_iter()
         .filter(|test| test.who.includes(root))
-        .map(|test| Trial::test(format!("{who}::{}", test.name), move || support::run(test)))
+        .map(|test| Trial::test(test.name.replacen("sandbox", who, 1), move || support::run(test)))
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if conclusion.has_failed() || !root || arguments.list {

@@ -43,7 +43,7 @@ macro_rules! tests {
     ($($who:ident $name:ident,)*) => {
         pub(crate) fn trials() -> Vec<crate::support::Test> {
             vec![$(crate::support::Test {
-                name: stringify!($name),
+                name: concat!(module_path!(), "::", stringify!($name)),
                 who: crate::support::Who::$who,
                 body: || Box::pin($name()),
             },)*]
@@ -65,7 +65,8 @@ pub(crate) fn run(test: Test) -> Result<(), Failed> {
 
 /// The part of a test that is another process.
 pub(crate) fn child(body: impl Future<Output = Outcome>) -> std::process::ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
     match runtime.block_on(body) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
