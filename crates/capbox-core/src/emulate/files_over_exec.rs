@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::shell::{self, Encoding};
+use super::shell::{self, BLOCK, Encoding};
 use crate::api::{Entry, EntryKind, ReadRange, Sandbox, WriteOptions};
 use crate::capability::answer::Emulate;
 use crate::capability::cap;
@@ -25,7 +25,7 @@ use crate::spec::SandboxPath;
 ///
 /// # Loss
 ///
-/// - read: "needs a shell, `cat`, `head` and `tail`; holds at most 1 GiB in memory"
+/// - read: "needs a shell, `cat`, `dd`, `tail` and `head`; holds at most 1 GiB in memory"
 /// - write: "needs a shell, `mktemp`, `mv` and `stat`; breaks hard links, and a killed write leaves a `.capbox-…` file"
 /// - list: "needs a shell, `stat`, `xargs` and `readlink`"
 /// - modify: "needs a shell, `mkdir`, `mv`, `rm`, `rmdir` and `ln`; a rename is not atomic across file systems, nor
@@ -68,7 +68,12 @@ there() { [ -e "$1" ] || [ -L "$1" ]; }
 set -- * .[!.]* ..?*
 for n; do there "$n" && printf '%s\0' "$n"; done
 printf '\0'
-for n; do [ -L "$n" ] && { printf '%s\0' "$n"; readlink -n "./$n"; printf '\0'; }; done
+for n; do
+    [ -L "$n" ] || continue
+    printf '%s\0' "$n"
+    readlink -n "./$n" 2>/dev/null || { [ -L "$n" ] && exit 127; }
+    printf '\0'
+done
 printf '\0'
 { printf '.\0'; for n; do there "$n" && printf './%s\0' "$n"; done; } |
     xargs -0 stat -c '%f %s %Y %y/%n' 2>/dev/null
@@ -150,9 +155,11 @@ impl<P: Table + HasRun> spi::FilesRead for OverExec<P> {
     async fn read(&self, path: &SandboxPath, range: ReadRange) -> Result<Bytes> {
         let mut args = vec![shell::path(path)?];
         if range != ReadRange::default() {
-            // `tail` counts from 1, with a sign.
-            args.push((range.offset.min(i64::MAX as u64 - 1) + 1).to_string().into());
-            args.extend(range.length.map(|length| length.min(MOST_READ + 1).to_string().into()));
+            let (block, byte) = (range.offset / BLOCK, range.offset % BLOCK + 1);
+            // Beyond any file, and what `dd` can count.
+            let block = block.min(i64::MAX as u64 / BLOCK);
+            let most = range.length.map(|length| length.min(MOST_READ + 1).to_string()).unwrap_or_default();
+            args.extend([block.to_string(), byte.to_string(), most].map(OsString::from));
         }
         let most = usize::try_from(range.length.unwrap_or(MOST_READ).min(MOST_READ)).unwrap_or(usize::MAX);
         let encoding = Encoding::of(&self.0);

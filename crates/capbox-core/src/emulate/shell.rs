@@ -19,14 +19,18 @@ use crate::spec::{Program, SandboxPath};
 /// What comes before each script: messages in English, and a `cd` that goes where it is told.
 const PRELUDE: &str = "LC_ALL=C; export LC_ALL; unset CDPATH\n";
 
-/// Prints the bytes of the file `$1`; from its byte number `$2` on; at most `$3` of them.
+/// Prints the bytes of the file `$1`: all of them, or from byte `$3` of its block `$2` on, at most `$4`. Bytes count
+/// from 1, as in `tail`; blocks are [`BLOCK`] bytes long and count from 0, and `dd` does not read those that it skips.
 pub(super) const READ: &str = r#"
 [ -d "$1" ] && exit 64
 [ -e "$1" ] && [ ! -f "$1" ] && exit 65
 { [ $# = 1 ] || [ ! -r "$1" ]; } && exec cat "$1"
-[ $# = 2 ] && exec tail -c "+$2" "$1"
-tail -c "+$2" "$1" 2>/dev/null | head -c "$3"
+from() { dd if="$1" bs=65536 skip="$2" 2>/dev/null | tail -c "+$3" 2>/dev/null; }
+if [ "$4" ]; then from "$@" | head -c "$4"; else from "$@"; fi
 "#;
+
+/// See [`READ`].
+pub(super) const BLOCK: u64 = 1 << 16;
 
 /// Replaces the file `$1` by standard input if that is `$3` bytes long; a new file gets the mode `$2`; the folder
 /// `$4`, if not empty, is made first.
@@ -143,7 +147,7 @@ impl Encoding {
             Self::Base64 => format!(
                 "exec 3>&1\n\
                  s=$( {{ {{ ({script}) 3>&- 4>&-; echo $? >&4; }} | {{ base64 >&3 || echo x >&4; }}; }} 4>&1 )\n\
-                 case $s in *x) exit 127;; esac\n\
+                 case $s in *x*) exit 127;; esac\n\
                  exit \"$s\""
             )
             .into(),
@@ -151,12 +155,13 @@ impl Encoding {
         program(&script, args)
     }
 
-    /// The most output for `bytes` bytes.
+    /// The most output for `bytes` bytes, with room for a message.
     pub(super) fn limit(self, bytes: usize) -> usize {
-        match self {
-            Self::Exact => bytes.saturating_add(1),
-            Self::Base64 => bytes.saturating_add(bytes / 2).saturating_add(1024),
-        }
+        let encoded = match self {
+            Self::Exact => bytes,
+            Self::Base64 => bytes.saturating_add(bytes / 2),
+        };
+        encoded.saturating_add(4096)
     }
 
     fn decode(self, bytes: Vec<u8>) -> Result<Vec<u8>> {

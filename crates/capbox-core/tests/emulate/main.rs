@@ -1,0 +1,26 @@
+//! Emulations over real shells: `sh` as it is here, `bash`, and `busybox` with nothing but its own tools; with exact
+//! output, and with merged streams that garble what is not text.
+#![cfg(unix)]
+
+#[macro_use]
+mod providers;
+
+/// Runs each of these tests, which take a place, on every kind of sandbox.
+macro_rules! everywhere {
+    ($providers:tt: $($name:ident)*) => { $( mod $name {
+        everywhere! { @tools $name Gnu gnu $providers }
+        everywhere! { @tools $name Bash bash $providers }
+        everywhere! { @tools $name Busybox busybox $providers }
+    } )* };
+    (@tools $name:ident $Tools:ident $tools:ident [$($Provider:ident)*]) => { mod $tools { $(
+        #[tokio::test]
+        #[allow(non_snake_case, reason = "named after the provider")]
+        async fn $Provider() {
+            if let Some(place) = crate::providers::$Provider::place(crate::providers::Tools::$Tools).await {
+                super::super::$name(&place).await;
+            }
+        }
+    )* } };
+}
+
+mod files;
