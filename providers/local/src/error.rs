@@ -1,5 +1,7 @@
 //! Failures of the host library, as the one error.
 
+use std::path::Path;
+
 use capbox_core::provider::{Admitted, Error, ErrorKind};
 use capbox_host::{Error as HostError, SpawnStage};
 
@@ -14,7 +16,9 @@ pub(crate) fn from_host(error: HostError) -> Error {
         HostError::Permission { .. } | HostError::OutsideSandbox { .. } => ErrorKind::PermissionDenied,
         HostError::NoSpace { .. } => ErrorKind::StorageFull,
         HostError::Gone { .. } => ErrorKind::SandboxGone,
-        HostError::Ended { .. } | HostError::NotEmpty { .. } | HostError::Version { .. } => ErrorKind::Conflict,
+        HostError::Ended { .. } | HostError::NotEmpty { .. } | HostError::Version { .. } => {
+            ErrorKind::Conflict
+        }
         HostError::InvalidArgument { .. } | HostError::TooLarge { .. } => ErrorKind::InvalidArgument,
         HostError::Unsupported { .. } => ErrorKind::NotSupported,
         HostError::Spawn { stage, source, .. } => spawn_kind(*stage, source),
@@ -31,6 +35,17 @@ pub(crate) fn from_host(error: HostError) -> Error {
     match hint {
         Some(hint) => mapped.with_hint(hint),
         None => mapped,
+    }
+}
+
+/// The same for a command that was to start in `cwd`, which a failure to enter it names.
+pub(crate) fn from_spawn(error: HostError, cwd: Option<&Path>) -> Error {
+    match (&error, cwd) {
+        (HostError::Spawn { stage: SpawnStage::Cwd, source, .. }, Some(cwd)) => {
+            let message = format!("enter the folder `{}`: {source}", cwd.display());
+            Error::new(ErrorKind::BadWorkingDirectory, message).with_source(error)
+        }
+        _ => from_host(error),
     }
 }
 

@@ -175,40 +175,60 @@ impl FilesPermissions for Session {
 #[async_trait]
 impl FilesUpload for Session {
     async fn upload(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
-        refuse_folder(std::fs::metadata(source), source)?;
-        self.upload_tree(source, target).await
+        if is_folder_here(source) {
+            return Err(is_a_directory(source.display()));
+        }
+        self.copy_in(source, target).await
     }
 
     async fn download(&self, source: &SandboxPath, target: &Path) -> Result<Transferred> {
         if self.stat(source, true).await?.kind == EntryKind::Directory {
             return Err(is_a_directory(source));
         }
-        self.download_tree(source, target).await
+        self.copy_out(source, target).await
     }
 }
 
-fn refuse_folder(metadata: std::io::Result<std::fs::Metadata>, path: &Path) -> Result<()> {
-    match metadata {
-        Ok(metadata) if metadata.is_dir() => Err(is_a_directory(path.display())),
-        _ => Ok(()),
+#[async_trait]
+impl FilesTree for Session {
+    async fn upload_tree(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
+        if source.exists() && !is_folder_here(source) {
+            return Err(is_no_directory(source.display()));
+        }
+        self.copy_in(source, target).await
     }
+
+    async fn download_tree(&self, source: &SandboxPath, target: &Path) -> Result<Transferred> {
+        if self.stat(source, true).await?.kind != EntryKind::Directory {
+            return Err(is_no_directory(source));
+        }
+        self.copy_out(source, target).await
+    }
+}
+
+impl Session {
+    async fn copy_in(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
+        let (source, target) = (source.to_owned(), host_path(target));
+        self.long(move |files| files.upload(&source, &target)).await.map(|copied| transferred(&copied))
+    }
+
+    async fn copy_out(&self, source: &SandboxPath, target: &Path) -> Result<Transferred> {
+        let (source, target) = (host_path(source), target.to_owned());
+        self.long(move |files| files.download(&source, &target)).await.map(|copied| transferred(&copied))
+    }
+}
+
+fn is_folder_here(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 fn is_a_directory(path: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::IsADirectory, format!("`{path}` is a directory")).with_hint("copy it as a tree")
 }
 
-#[async_trait]
-impl FilesTree for Session {
-    async fn upload_tree(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
-        let (source, target) = (source.to_owned(), host_path(target));
-        self.long(move |files| files.upload(&source, &target)).await.map(|copied| transferred(&copied))
-    }
-
-    async fn download_tree(&self, source: &SandboxPath, target: &Path) -> Result<Transferred> {
-        let (source, target) = (host_path(source), target.to_owned());
-        self.long(move |files| files.download(&source, &target)).await.map(|copied| transferred(&copied))
-    }
+fn is_no_directory(path: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("`{path}` is not a directory"))
+        .with_hint("copy it as a file")
 }
 
 fn transferred(copied: &Copied) -> Transferred {

@@ -9,11 +9,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use capbox_core::provider::*;
-use capbox_host::{Attachment, Cause, Guest, Input as HostInput, Job, JobInfo, PtySize, Terminal};
+use capbox_host::{
+    Attachment, Cause, ExecRequest, Guest, Input as HostInput, Job, JobInfo, PtySize, Terminal,
+};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::client::Exec;
-use crate::error::from_host;
+use crate::error::{from_host, from_spawn};
 use crate::session::Session;
 
 #[async_trait]
@@ -21,7 +23,7 @@ impl Run<Exec> for Session {
     async fn run(&self, body: Exec) -> Result<Output> {
         let start = Instant::now();
         let Exec { request, input, max_output } = body;
-        let mut job = self.guest.exec(request).await.map_err(from_host)?;
+        let mut job = self.start(request).await?;
         let feed = feed(job.stdin.take(), input);
         let events: Box<dyn Events> = Box::new(Foreground { job });
         // Fed and drained at once: a command may print before it reads, and read before it prints.
@@ -43,7 +45,7 @@ async fn feed(stdin: Option<HostInput>, input: Bytes) {
 impl Streaming<Exec> for Session {
     async fn spawn(&self, body: Exec) -> Result<Spawned> {
         let Exec { request, input, max_output: _ } = body;
-        let mut job = self.guest.exec(request).await.map_err(from_host)?;
+        let mut job = self.start(request).await?;
         let id = ProcessId::new(job.id());
         let stdin = job.stdin.take();
         let stdin = if input.is_empty() {
@@ -61,9 +63,10 @@ impl Background<Exec> for Session {
     async fn spawn_background(&self, body: Exec) -> Result<ProcessId> {
         let Exec { request, input, max_output: _ } = body;
         let fed = request.stdin && !input.is_empty();
-        let id = self.guest.spawn(request).await.map_err(from_host)?;
+        let cwd = request.cwd.clone();
+        let id = self.guest.spawn(request).await.map_err(|error| from_spawn(error, cwd.as_deref()))?;
         if fed {
-            let mut attached = self.guest.attach(&id, u64::MAX, true).await.map_err(from_host)?;
+            let mut attached = self.guest.attach(&id, 0, true).await.map_err(from_host)?;
             feed(attached.input.take(), input).await;
             self.guest.close_stdin(&id).await.map_err(from_host)?;
         }
@@ -76,7 +79,7 @@ impl Pty<Exec> for Session {
     async fn open(&self, body: Exec, size: TerminalSize) -> Result<Spawned> {
         let Exec { mut request, input, max_output: _ } = body;
         request.pty = Some(PtySize { rows: size.rows, columns: size.cols });
-        let mut job = self.guest.exec(request).await.map_err(from_host)?;
+        let mut job = self.start(request).await?;
         let id = ProcessId::new(job.id());
         if let Some(terminal) = job.terminal() {
             self.terminals.insert(&id, terminal);
@@ -85,7 +88,8 @@ impl Pty<Exec> for Session {
         if let Some(stdin) = &mut stdin {
             stdin.write_all(&input).await.map_err(|e| Error::invalid_argument("input", e))?;
         }
-        let events = OnTerminal { job: Foreground { job }, id: id.clone(), terminals: self.terminals.clone() };
+        let events =
+            OnTerminal { job: Foreground { job }, id: id.clone(), terminals: self.terminals.clone() };
         let stdin = stdin.map(|input| Box::pin(Stdin::foreground(input)) as Writer);
         Ok(Spawned { id, events: Box::new(events), stdin })
     }
@@ -123,8 +127,8 @@ impl KillProcess for Session {
 #[async_trait]
 impl Attach for Session {
     async fn attach(&self, process: &ProcessId) -> Result<Spawned> {
-        // A position that no output has reached: from now on.
-        self.follow(process, u64::MAX).await
+        let now = self.printed(process).await?;
+        self.follow(process, now).await
     }
 }
 
@@ -134,8 +138,7 @@ impl Replay for Session {
         if follow {
             return self.follow(process, after).await;
         }
-        let jobs = self.guest.ps().await.map_err(from_host)?;
-        let end = jobs.iter().find(|job| job.id == process.as_str()).map_or(0, |job| job.output);
+        let end = self.printed(process).await?;
         let attached = self.guest.attach(process.as_str(), after, false).await.map_err(from_host)?;
         let events = Box::new(UpTo { events: Attached(attached), position: after, end });
         Ok(Spawned { id: process.clone(), events, stdin: None })
@@ -150,12 +153,34 @@ impl ExecList for Session {
 }
 
 impl Session {
+    /// Start a foreground job, naming in a failure what was asked for.
+    async fn start(&self, request: ExecRequest) -> Result<Job> {
+        let cwd = request.cwd.clone();
+        self.guest.exec(request).await.map_err(|error| from_spawn(error, cwd.as_deref()))
+    }
+
+    /// The position at which the output of a background job ends now.
+    async fn printed(&self, process: &ProcessId) -> Result<u64> {
+        let jobs = self.guest.ps().await.map_err(from_host)?;
+        Ok(jobs.iter().find(|job| job.id == process.as_str()).map_or(0, |job| job.output))
+    }
+
     async fn follow(&self, process: &ProcessId, after: u64) -> Result<Spawned> {
         let id = process.as_str();
-        let mut attached = self.guest.attach(id, after, true).await.map_err(from_host)?;
+        let attached = match self.guest.attach(id, after, true).await {
+            // It has no input, or none any more.
+            Err(capbox_host::Error::Unsupported { .. } | capbox_host::Error::Ended { .. }) => {
+                self.guest.attach(id, after, false).await
+            }
+            attached => attached,
+        };
+        let mut attached = attached.map_err(from_host)?;
         let stdin = attached.input.take().map(|input| {
-            Box::pin(Stdin { input: Some(input), close: None, background: Some((self.guest.clone(), id.into())) })
-                as Writer
+            Box::pin(Stdin {
+                input: Some(input),
+                close: None,
+                background: Some((self.guest.clone(), id.into())),
+            }) as Writer
         });
         Ok(Spawned { id: process.clone(), events: Box::new(Attached(attached)), stdin })
     }
@@ -195,7 +220,11 @@ struct OnTerminal {
 #[async_trait]
 impl Events for OnTerminal {
     async fn next(&mut self) -> Result<Option<Event>> {
-        self.job.next().await
+        let event = self.job.next().await;
+        if matches!(event, Ok(Some(Event::Exited(_)))) {
+            self.terminals.remove(&self.id);
+        }
+        event
     }
 }
 
