@@ -1,0 +1,17 @@
+#![doc = include_str!("../docs.md")]
+
+mod client;
+mod config;
+mod disk;
+mod error;
+mod files;
+mod machine;
+mod process;
+mod session;
+mod shell;
+mod table;
+
+pub use self::client::{Create, Exec, Memory, PROVIDER, Store};
+pub use self::config::Config;
+pub use self::machine::Machine;
+pub use self::session::Session;
