@@ -13,14 +13,17 @@ pub(crate) fn columns<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> 
             *width = (*width).max(cell.chars().count());
         }
     }
-    let mut stdout = io::stdout().lock();
+    let mut text = String::new();
     for line in lines() {
-        let mut text = String::new();
+        let start = text.len();
         for (cell, width) in line.iter().zip(widths) {
             text.push_str(&format!("{cell:width$}  "));
         }
-        writeln!(stdout, "{}", text.trim_end())?;
+        text.truncate(start + text[start..].trim_end().len());
+        text.push('\n');
     }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 

@@ -1,0 +1,107 @@
+//! `capbox caps`, `plan`, `doctor`, and what is generated.
+
+use crate::{json, ran, state};
+
+#[test]
+fn caps_of_one_provider() {
+    let document = json(&["caps", "local", "--json"]);
+    let [provider] = document["providers"].as_array().expect("a list").as_slice() else {
+        panic!("{document}")
+    };
+    assert_eq!(provider["provider"], "local");
+    let row = |id: &str| {
+        let rows = provider["rows"].as_array().expect("a list");
+        rows.iter().find(|row| row["capability"] == id).unwrap_or_else(|| panic!("no row `{id}`"))
+    };
+    assert_eq!((&row("exec.run")["level"], &row("exec.run")["kind"]), (&"native".into(), &"call".into()));
+    assert_eq!(row("exec.kill-process")["alias"], "killProcess");
+    assert_eq!(row("exec.run")["alias"], serde_json::Value::Null);
+    assert_eq!(row("network.egress-control")["security"], true);
+    assert_eq!(row("exec.run")["effective"], "native");
+    assert_eq!((&row("kind.vm")["level"], &row("kind.vm")["adapted"]), (&"unsupported".into(), &true.into()));
+    assert_eq!(provider["flags"]["on_this_machine"], true);
+    assert_eq!(provider["flags"]["orphan_ends"], "at-once");
+    assert_eq!(provider["flags"]["isolation"], "container");
+
+    let text = ran(&["caps", "local"]).printed();
+    assert!(text.contains("network.egress-control †") && text.contains("orphan_ends"), "{text}");
+}
+
+#[test]
+fn caps_by_uri_and_declared() {
+    assert_eq!(json(&["caps", "memory://", "--json"])["providers"][0]["provider"], "memory");
+    let declared = json(&["caps", "--declared", "--json"]);
+    let providers = declared["providers"].as_array().expect("a list");
+    assert!(providers.len() >= 2);
+    assert!(!declared.to_string().contains("\"effective\""));
+}
+
+#[test]
+fn caps_side_by_side() {
+    let text = ran(&["caps"]).printed();
+    let head = text.lines().next().expect("a line");
+    assert!(head.starts_with("ROW ") && head.contains("local") && head.contains("memory"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("kind.vm †")).expect("a row");
+    assert!(row.contains("no"), "{row}");
+}
+
+#[test]
+fn plan_picks_and_explains() {
+    let fits = ran(&["plan", "--need", "pty"]);
+    assert_eq!(fits.code, 0);
+    assert!(fits.stdout.starts_with("local: fits\n  + exec.pty is native\n"), "{fits:?}");
+    assert!(fits.stdout.contains("memory: does not fit\n  - "), "{fits:?}");
+
+    let none = ran(&["plan", "--need", "gpu,pty", "--json"]);
+    assert_eq!((none.code, none.stderr.as_str()), (1, ""));
+    let document: serde_json::Value = serde_json::from_str(&none.stdout).expect("a document");
+    assert_eq!(document["best"], serde_json::Value::Null);
+    for candidate in document["candidates"].as_array().expect("a list") {
+        assert_eq!(candidate["fits"], false);
+        let refusals = candidate["refusals"].as_array().expect("a list");
+        assert!(refusals.iter().any(|refusal| refusal["capability"] == "compute.gpu"), "{candidate}");
+    }
+}
+
+#[test]
+fn plan_by_flag_and_isolation() {
+    let by_flag = json(&["plan", "--flag", "isolation=process", "--json"]);
+    assert_eq!(by_flag["best"], "memory");
+    let by_floor = json(&["plan", "--isolation", "container", "--json"]);
+    assert_eq!(by_floor["best"], "local");
+    assert_eq!(ran(&["plan", "--isolation", "microvm"]).code, 1);
+    assert_eq!(json(&["plan", "--flag", "orphan_ends=at-once", "--need", "pty", "--json"])["best"], "local");
+}
+
+/// B171: what the isolation is, and what it is not.
+#[test]
+fn doctor_tells_the_truth() {
+    let text = ran(&["doctor"]).printed();
+    assert!(
+        text.contains("isolation is `container`: namespaces") && text.contains("isolation is `process`"),
+        "{text}"
+    );
+    assert!(text.contains("may run any program"), "{text}");
+    let document = json(&["doctor", "--json"]);
+    assert_eq!(document["providers"][0]["provider"], "local");
+    assert_eq!(document["providers"][0]["error"], serde_json::Value::Null);
+}
+
+#[test]
+fn completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = ran(&["completions", shell]).printed();
+        assert!(script.contains("capbox") && script.contains("timeout"), "{shell}");
+    }
+}
+
+#[test]
+fn man_pages() {
+    let folder = state().join("man");
+    ran(&["man".as_ref(), folder.as_os_str()]).printed();
+    for page in ["capbox.1", "capbox-run.1", "capbox-files-watch.1"] {
+        let text =
+            std::fs::read_to_string(folder.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+}
