@@ -24,7 +24,7 @@ fn main() {
     rustc
         .args(["--crate-name", "capbox_guest_program", "--crate-type", "bin", "--edition", "2024"])
         .args(["--target", &var("TARGET")])
-        .args(["-C", "opt-level=2", "-C", "panic=abort", "-C", "lto=fat", "-C", "codegen-units=1"])
+        .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "lto=fat", "-C", "codegen-units=1"])
         .args(["-C", "strip=symbols", "-C", "relocation-model=static", "-C", "overflow-checks=on"])
         .args(["-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles", "-C", "link-arg=-static"])
         .args(["-C", "link-arg=-Wl,--build-id=none,-z,noexecstack,-z,max-page-size=4096"])

@@ -1,7 +1,7 @@
 //! The guest: the program that runs as process 1 of every local sandbox, and the protocol it speaks.
 //!
 //! * [`PROGRAM`] is the program itself, an ELF file without dependencies, ready to be put into a memory file and
-//!   executed. It is empty where no guest can run (anything but Linux on x86-64 or AArch64).
+//!   executed. It is empty where no guest can run (anything but Linux on x86-64 or `AArch64`).
 //! * [`proto`] is the protocol, used by both sides. It needs nothing but `alloc`.
 //! * [`sys`] are the raw system calls both sides use between `clone` and `exec`, where no libc may be called.
 //!
@@ -12,6 +12,11 @@
 extern crate alloc;
 
 pub mod proto;
+
+/// A part of the program that can be tested without the rest.
+#[cfg(test)]
+#[path = "program/log.rs"]
+mod log;
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod sys;

@@ -142,7 +142,9 @@ impl core::ops::Deref for Bytes {
 impl<T: Wire> Wire for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
-        self.iter().for_each(|item| item.put(out));
+        for item in self {
+            item.put(out);
+        }
     }
     fn take(input: &mut &[u8]) -> Result<Self, Malformed> {
         let len = u32::take(input)? as usize;

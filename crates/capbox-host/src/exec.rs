@@ -693,7 +693,7 @@ pub struct Attachment {
 impl Attachment {
     pub(crate) async fn open(guest: &Guest, job: &str, after: u64, input: bool) -> Result<Self> {
         let request = Request::Attach { job: job.into(), after, input };
-        let mut replies = guest.request(&request, &[]).await?;
+        let mut replies = guest.request(&request, &[]).await?.large();
         match replies.expect().await? {
             (Answer::Attached, mut fds) => {
                 let input = fds.pop().map(|fd| {
@@ -701,7 +701,7 @@ impl Attachment {
                 });
                 Ok(Self { replies, input: input.transpose()?, ended: false })
             }
-            (Answer::Refused { refusal }, _) => Err(guest.refused(refusal, job)),
+            (Answer::Refused { refusal }, _) => Err(Guest::refused(refusal, job)),
             (other, _) => Err(guest.unexpected(&other)),
         }
     }

@@ -26,8 +26,6 @@ struct Connection {
     id: Arc<str>,
     /// Only ever sent on.
     control: OwnedFd,
-    /// The guest itself, where this process started it.
-    pidfd: Option<OwnedFd>,
     ids: Ids,
 }
 
@@ -60,8 +58,8 @@ pub struct Info {
 }
 
 impl Guest {
-    pub(crate) fn new(id: Arc<str>, control: OwnedFd, pidfd: Option<OwnedFd>, ids: Ids) -> Self {
-        Self(Arc::new(Connection { id, control, pidfd, ids }))
+    pub(crate) fn new(id: Arc<str>, control: OwnedFd, ids: Ids) -> Self {
+        Self(Arc::new(Connection { id, control, ids }))
     }
 
     /// The sandbox's id.
@@ -100,7 +98,7 @@ impl Guest {
 
     /// All jobs: those that run, and the newest few hundred of those that have ended.
     pub async fn ps(&self) -> Result<Vec<JobInfo>> {
-        let mut replies = self.request(&Request::Jobs, &[]).await?;
+        let mut replies = self.request(&Request::Jobs, &[]).await?.large();
         let mut found = Vec::new();
         loop {
             match replies.expect().await? {
@@ -175,15 +173,10 @@ impl Guest {
     /// A sandbox that is gone already is no error.
     pub async fn destroy(&self) -> Result<()> {
         match self.request(&Request::Destroy, &[]).await {
-            // The guest holds this socket until its very end.
+            // The guest holds this socket until its very end, when nothing else runs and its folder is gone.
             Ok(mut replies) => while replies.next().await?.is_some() {},
             Err(Error::Gone { .. }) => {}
             Err(error) => return Err(error),
-        }
-        if let Some(pidfd) = &self.0.pidfd {
-            let pidfd = pidfd.try_clone().context(|| "wait for the guest".into())?;
-            let pidfd = socket::register(pidfd, Interest::READABLE)?;
-            let _ready = pidfd.readable().await.context(|| "wait for the guest".into())?;
         }
         Ok(())
     }
@@ -215,18 +208,18 @@ impl Guest {
     }
 
     async fn ask(&self, request: Request) -> Result<Answer> {
-        self.request(&request, &[]).await?.expect().await
+        self.request(&request, &[]).await?.large().expect().await
     }
 
     async fn order(&self, request: Request, job: &str) -> Result<()> {
         match self.ask(request).await? {
             (Event::Done, _) => Ok(()),
-            (Event::Refused { refusal }, _) => Err(self.refused(refusal, job)),
+            (Event::Refused { refusal }, _) => Err(Self::refused(refusal, job)),
             (other, _) => Err(self.unexpected(&other)),
         }
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal, job: &str) -> Error {
+    pub(crate) fn refused(refusal: Refusal, job: &str) -> Error {
         match refusal {
             Refusal::NotFound => Error::NotFound { what: "job", name: job.to_owned() },
             Refusal::Ended => Error::Ended { id: job.to_owned() },
@@ -246,7 +239,7 @@ impl Guest {
 
     pub(crate) fn unexpected(&self, event: &Event) -> Error {
         if let Event::Refused { refusal } = event {
-            return self.refused(*refusal, "");
+            return Self::refused(*refusal, "");
         }
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "unexpected answer");
         Error::Io { what: format!("understand sandbox `{}`", self.0.id), source }

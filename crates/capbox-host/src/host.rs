@@ -114,6 +114,9 @@ impl Mount {
 /// What a sandbox's writes may take of the memory where the disk cannot carry them.
 const MEMORY_DISK: u64 = 1 << 30;
 
+/// What a sandbox says about itself has to fit into one packet.
+const MOST_LABELS: usize = 32 * 1024;
+
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Host {
@@ -173,16 +176,13 @@ impl Host {
 
     async fn launch_once(&self, boot: &Boot, mounts: &[OwnedFd]) -> Result<Guest> {
         let id: Arc<str> = String::from_utf8_lossy(&boot.id).into();
-        let started = launch::start(self.0.state.ids)?;
-        let mut owner = Replies::new(started.owner, id.clone())?;
+        let mut owner = Replies::new(launch::start(self.0.state.ids)?, id.clone())?;
         let fds: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
         let message = Request::Boot { boot: boot.clone() }.encode();
         let lost = |source| launch::failed("give the guest its orders", source);
         socket::send(owner.as_fd(), &message, &fds).map_err(lost)?;
         match owner.next().await? {
-            Some((Event::Ready, _)) => {
-                Ok(Guest::new(id, owner.into_fd(), Some(started.pidfd), self.0.state.ids))
-            }
+            Some((Event::Ready, _)) => Ok(Guest::new(id, owner.into_fd(), self.0.state.ids)),
             Some((Event::BootFailed { step, errno }, _)) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 if &*step == b"claim the id" && source.kind() == std::io::ErrorKind::AlreadyExists {
@@ -223,6 +223,10 @@ impl Host {
         }
         if !cwd.is_absolute() || bytes(cwd).contains(&0) {
             return invalid("cwd", "use an absolute path");
+        }
+        let labelled: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if labelled + meta.len() > MOST_LABELS {
+            return invalid("labels", "labels and meta data are limited to 32 KiB");
         }
         if *ttl == Some(Duration::ZERO) {
             return invalid("ttl", "use more than zero, or none for no end");
@@ -306,7 +310,7 @@ impl Host {
                 what: format!("connect to sandbox `{id}`: it is another user's"),
             });
         }
-        Ok(Guest::new(id.into(), connection, None, self.0.state.ids))
+        Ok(Guest::new(id.into(), connection, self.0.state.ids))
     }
 
     /// All sandboxes that live, of this user and state folder.

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use capbox_guest::sys::{self, Errno, cap, nr};
@@ -39,14 +39,6 @@ pub(crate) enum Ids {
 /// How many ids a range has.
 pub(crate) const RANGE: u32 = 65_536;
 
-/// A guest that waits for its orders.
-#[derive(Debug)]
-pub(crate) struct Started {
-    /// The owner's connection.
-    pub(crate) owner: OwnedFd,
-    pub(crate) pidfd: OwnedFd,
-}
-
 const OWNER: RawFd = 3;
 /// Descriptors are moved here, out of the way of the numbers that the guest expects.
 const ABOVE: RawFd = 16;
@@ -67,15 +59,17 @@ struct Plan {
     owner: RawFd,
     stack: *mut u8,
     pid: i32,
-    pidfd: i32,
     failure: Option<(&'static str, Errno)>,
 }
 
-/// Starts a guest. It does nothing until it gets a message on the owner's connection, and ends if that closes.
-pub(crate) fn start(ids: Ids) -> Result<Started> {
+/// Starts a guest and answers with the owner's connection. It does nothing until it gets a message on that, and ends
+/// when it closes.
+pub(crate) fn start(ids: Ids) -> Result<OwnedFd> {
     let program = program()?;
     let step = |step: &'static str| move |error: io::Error| failed(step, error);
     let (owner, theirs) = socket::pair().map_err(step("make a socket"))?;
+    // The guest waits for its orders.
+    rustix::io::ioctl_fionbio(&theirs, false).map_err(|errno| failed("make a socket", errno.into()))?;
     let null =
         fs::File::options().read(true).write(true).open("/dev/null").map_err(step("open /dev/null"))?;
     let null = above(&null).map_err(step("move a descriptor"))?;
@@ -89,14 +83,13 @@ pub(crate) fn start(ids: Ids) -> Result<Started> {
         owner: theirs.as_raw_fd(),
         stack: middle,
         pid: 0,
-        pidfd: -1,
         failure: None,
     };
     let top = aligned(stacks.as_mut_ptr_range().end);
     // A signal handler must not run on a borrowed stack.
     let mask = block_signals();
-    // SAFETY: both stacks and the plan live until the helper is gone, which `CLONE_VFORK` waits for. `CLONE_FILES`
-    // leaves the pid descriptor in this process's table. No exit signal: nobody who waits for children sees the helper.
+    // SAFETY: both stacks and the plan live until the helper is gone, which `CLONE_VFORK` waits for. No exit
+    // signal: nobody who waits for children sees the helper.
     let helper = unsafe {
         sys::clone_onto(
             sys::CLONE_VM | sys::CLONE_VFORK | sys::CLONE_FILES,
@@ -111,35 +104,24 @@ pub(crate) fn start(ids: Ids) -> Result<Started> {
     reap(helper);
     // SAFETY: written by the children through a pointer; read afresh.
     let plan = unsafe { (&raw const plan).read_volatile() };
-    if plan.pidfd >= 0 {
-        // SAFETY: the kernel stored a new descriptor there, which nobody else knows.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(plan.pidfd) };
-        match plan.failure {
-            None => {
-                map_ids(plan.pid, ids)?;
-                Ok(Started { owner, pidfd })
-            }
-            Some((step, errno)) => Err(failed(step, os_error(errno))),
-        }
-    } else {
-        let (step, errno) = plan.failure.unwrap_or(("create namespaces", Errno::INVAL));
-        Err(failed(step, os_error(errno)))
+    if let Some((step, errno)) = plan.failure {
+        return Err(failed(step, os_error(errno)));
     }
+    map_ids(plan.pid, ids)?;
+    Ok(owner)
 }
 
 /// Starts the guest and ends.
 unsafe extern "C" fn helper(plan: *mut u8) -> ! {
     // SAFETY: `start` passes its plan, and is held while this runs.
+    #[allow(clippy::cast_ptr_alignment)]
     let plan = unsafe { &mut *plan.cast::<Plan>() };
-    let flags = sys::CLONE_VM | sys::CLONE_VFORK | sys::CLONE_PIDFD | NAMESPACES | sys::SIGCHLD;
+    let flags = sys::CLONE_VM | sys::CLONE_VFORK | NAMESPACES | sys::SIGCHLD;
     let argument = (&raw mut *plan).cast();
     // SAFETY: the second stack is the child's alone, and this process is held until it has executed the guest.
-    match unsafe { sys::clone_onto(flags, plan.stack, &raw mut plan.pidfd, child, argument) } {
+    match unsafe { sys::clone_onto(flags, plan.stack, std::ptr::null_mut(), child, argument) } {
         Ok(pid) => plan.pid = pid,
-        Err(errno) => {
-            plan.pidfd = -1;
-            plan.failure = Some(("create namespaces", errno));
-        }
+        Err(errno) => plan.failure = Some(("create namespaces", errno)),
     }
     sys::exit_group(0)
 }
@@ -147,6 +129,7 @@ unsafe extern "C" fn helper(plan: *mut u8) -> ! {
 /// Becomes the guest.
 unsafe extern "C" fn child(plan: *mut u8) -> ! {
     // SAFETY: as for the helper.
+    #[allow(clippy::cast_ptr_alignment)]
     let plan = unsafe { &mut *plan.cast::<Plan>() };
     plan.failure = Some(become_guest(plan));
     sys::exit_group(127)

@@ -127,9 +127,10 @@ fn clone_for_range(source: &Path, meta: &fs::Metadata, base: u32, read_only: boo
     let tree = unsafe { raw!(nr::OPEN_TREE, sys::AT_FDCWD, path.as_ptr(), flags) }
         .map_err(|errno| launch::failed("clone a mounted folder", os_error(errno)))?;
     // SAFETY: a new descriptor that nobody else knows.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // descriptors are small numbers
     let tree = unsafe { OwnedFd::from_raw_fd(tree as i32) };
     let namespace = id_mapping((meta.uid(), meta.gid()), base + CODE_ID)?;
-    let attributes: [u64; 4] = [ATTR_IDMAP, 0, 0, namespace as u64];
+    let attributes: [u64; 4] = [ATTR_IDMAP, 0, 0, u64::from(namespace.cast_unsigned())];
     let flags = sys::AT_EMPTY_PATH | sys::AT_RECURSIVE;
     // SAFETY: the path ends with a NUL; `struct mount_attr` is four 64-bit integers.
     let mapped = unsafe {
@@ -165,7 +166,8 @@ pub(crate) fn try_id_mapping(folder: &Path, base: u32) -> Result<()> {
 
 /// A user namespace that says that ids on disk `(user, group)` are `to`. Kept: there are few, and they cost nothing.
 fn id_mapping(from: (u32, u32), to: u32) -> Result<i32> {
-    static KNOWN: LazyLock<Mutex<HashMap<((u32, u32), u32), OwnedFd>>> = LazyLock::new(Mutex::default);
+    type Known = HashMap<((u32, u32), u32), OwnedFd>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(namespace) = known.get(&(from, to)) {
         return Ok(namespace.as_raw_fd());

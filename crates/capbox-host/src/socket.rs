@@ -22,9 +22,14 @@ pub(crate) fn register(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedF
         .context(|| "register a descriptor with the runtime".into())
 }
 
-/// Two connected ends. Both close on exec; neither is non-blocking.
+/// Two connected ends. Both close on exec and do not block.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
 }
 
 /// Sends a message without waiting, in a memory file if it is large.
@@ -100,6 +105,9 @@ pub(crate) fn receive<'b>(
 /// An answer with the descriptors that came along.
 pub(crate) type Answer = (Event, Vec<OwnedFd>);
 
+/// Room for what most requests are answered with.
+const SMALL_PACKET: usize = 1024;
+
 /// The private socket on which a request is answered. Dropping it tells the guest that nobody listens any more.
 #[derive(Debug)]
 pub(crate) struct Replies {
@@ -109,10 +117,16 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
+    /// For answers of a few hundred bytes.
     pub(crate) fn new(socket: OwnedFd, sandbox: std::sync::Arc<str>) -> Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true).context(|| "set up a reply socket".into())?;
         let socket = register(socket, Interest::READABLE)?;
-        Ok(Self { socket, sandbox, buffer: Vec::new() })
+        Ok(Self { socket, sandbox, buffer: vec![0; SMALL_PACKET] })
+    }
+
+    /// For answers of any size.
+    pub(crate) fn large(mut self) -> Self {
+        self.buffer.resize(proto::MAX_PACKET, 0);
+        self
     }
 
     pub(crate) fn sandbox(&self) -> &str {
@@ -137,7 +151,6 @@ impl Replies {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Result<Option<Answer>>> {
         use std::task::{Poll, ready};
-        self.buffer.resize(proto::MAX_PACKET, 0);
         loop {
             let mut guard =
                 ready!(self.socket.poll_read_ready(cx)).context(|| "wait for the guest".into())?;

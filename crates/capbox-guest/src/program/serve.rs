@@ -220,7 +220,8 @@ impl Server {
             }
             Source::Children(fd) => {
                 let mut info = [0; 128];
-                while os::read(fd.raw(), &mut info).is_ok() {}
+                // One is enough: any more make it ready again, and all that have ended are reaped below.
+                let _ = os::read(fd.raw(), &mut info);
                 self.unreaped = true;
                 self.sources.insert(token, Source::Children(fd));
             }
@@ -340,9 +341,13 @@ impl Server {
         let streams = self.streams(exec, user, fds)?;
         let began = os::monotonic();
         let running = self.starter.start(&self.boot, &self.sandbox, exec, user, &streams.stdio)?;
-        // A namespace's number is used again after its end. Who had it before has no process left.
+        // A namespace's number is used again after its end. Who had it before has no process left, and a kill that
+        // is still looking for some must not find those of this job.
         for other in self.jobs.values_mut().filter(|other| other.marker == running.marker) {
             other.marker = 0;
+            if let Some(killing) = &mut other.killing {
+                killing.kill = Kill::new(0);
+            }
         }
         self.last_key += 1;
         let key = self.last_key;

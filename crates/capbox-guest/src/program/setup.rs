@@ -170,8 +170,8 @@ fn furnish(
     for (path, tree) in &system {
         move_mount(tree, AT_FDCWD, relative(path)).at("attach a system folder")?;
     }
+    let dev = os::openat(AT_FDCWD, c"dev", sys::O_PATH | sys::O_DIRECTORY, 0).at("open /dev")?;
     for (name, tree) in &devices {
-        let dev = os::openat(AT_FDCWD, c"dev", sys::O_PATH | sys::O_DIRECTORY, 0).at("open /dev")?;
         move_mount(tree, dev.raw(), name).at("attach a device")?;
     }
     let devpts = mount_new(

@@ -5,7 +5,8 @@
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // Where the last star of each kind was, and up to where it has taken, to come back to.
     let (mut at, mut pos) = (0, 0);
-    let (mut star, mut stars): (Option<(usize, usize)>, Option<(usize, usize)>) = (None, None);
+    let mut star: Option<(usize, usize)> = None;
+    let mut stars: Option<(usize, usize)> = None;
     loop {
         if let Some(b'*') = pattern.get(at) {
             let across = pattern.get(at + 1) == Some(&b'*');

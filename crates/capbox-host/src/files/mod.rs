@@ -392,6 +392,7 @@ impl Files {
             mode: stat.st_mode & 0o7777,
             uid: self.inner_id(stat.st_uid, false),
             gid: self.inner_id(stat.st_gid, true),
+            #[allow(clippy::useless_conversion)] // not everywhere as wide
             links: stat.st_nlink.into(),
             inode: stat.st_ino,
         }

@@ -101,7 +101,7 @@ pub(crate) async fn child(state: &str, detach: bool) -> Outcome {
     let job = guest.spawn(sh("echo begun; sleep 0.2; echo more; sleep 600")).await?;
     println!("{} {job}", guest.id());
     std::io::stdout().flush()?;
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
     Ok(())
 }
 
@@ -313,7 +313,7 @@ async fn many_at_once() -> Outcome {
     until_empty(&host).await
 }
 
-/// SO_PEERCRED: a folder with a socket that somebody else listens on.
+/// `SO_PEERCRED`: a folder with a socket that somebody else listens on.
 async fn a_socket_of_another_user_is_not_trusted() -> Outcome {
     let host = own_host("impostor")?;
     let folder = host.state_dir().join("sandboxes/impostor");

@@ -3,6 +3,8 @@
 //! Run as root, everything runs twice: as root, and again as a user without privileges. A test that needs root, or its
 //! absence, is there only once.
 
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
 mod exec;
 mod files;
 mod jobs;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = trials
         .into_iter()
         .filter(|test| test.who.includes(root))
-        .map(|test| Trial::test(test.name.replacen("sandbox", who, 1), move || support::run(test)))
+        .map(|test| Trial::test(test.name.replacen("sandbox", who, 1), move || support::run(&test)))
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if conclusion.has_failed() || !root || arguments.list {

@@ -52,10 +52,10 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-pub(crate) fn run(test: Test) -> Result<(), Failed> {
+pub(crate) fn run(test: &Test) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = tokio::task::LocalSet::new();
-    let body = async { tokio::time::timeout(Duration::from_secs(60), (test.body)()).await };
+    let body = async { tokio::time::timeout(Duration::from_mins(1), (test.body)()).await };
     match tasks.block_on(&runtime, body) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(format!("{error:?}: {error}").into()),
