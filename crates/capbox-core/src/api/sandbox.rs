@@ -136,7 +136,9 @@ impl<K> Sandbox<K> {
             return Err(Error::invalid_argument("count", "must be greater than zero"));
         }
         let forks = self.core.op(Capability::Fork.as_str(), api.fork(count)).await?;
-        Ok(forks.into_iter().map(|fork| fork.map(Self::of)).collect())
+        // A copy has no more rights than its original.
+        let withheld = self.core.capabilities.lowered().only_withheld();
+        Ok(forks.into_iter().map(|fork| fork.map(|core| Self::of(core.withholding(&withheld)))).collect())
     }
 
     /// End the lease: the sandbox outlives this process, up to its ttl.

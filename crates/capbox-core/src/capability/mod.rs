@@ -236,6 +236,12 @@ impl Lowered {
         self.0.iter().copied()
     }
 
+    /// The rows that are withheld, without those that are lacking.
+    #[must_use]
+    pub fn only_withheld(&self) -> Self {
+        Self(self.0.iter().filter(|(_, refusal, _)| *refusal == Refusal::Withheld).copied().collect())
+    }
+
     fn find(&self, capability: Capability) -> Option<(Refusal, &'static str)> {
         self.0.iter().find(|(c, ..)| *c == capability).map(|&(_, refusal, reason)| (refusal, reason))
     }

@@ -23,4 +23,9 @@ macro_rules! everywhere {
     )* } };
 }
 
+mod copies;
 mod files;
+mod forks;
+mod liar;
+mod looking;
+mod wrap;

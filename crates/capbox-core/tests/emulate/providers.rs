@@ -68,6 +68,12 @@ impl Whole for PoorBare {}
 impl Whole for Piped {}
 impl Whole for PoorPiped {}
 
+/// What tests of commands need.
+pub(crate) trait Runs: Table + HasRun + HasInput + HasExecCwd + HasExecEnv + HasTimeout {}
+impl Runs for Bare {}
+impl Runs for Piped {}
+impl Runs for Codeless {}
+
 /// What tests of copies need.
 pub(crate) trait Copies: Whole + HasStreaming + HasFilesUpload + HasFilesTree {}
 impl Copies for Piped {}
