@@ -167,8 +167,8 @@ impl Oracle for Listed {
 }
 
 /// Everything that any of the oracles sees.
-pub fn all_of(oracles: Vec<Box<dyn Oracle>>) -> Box<dyn Oracle> {
-    Box::new(AllOf(oracles))
+pub fn all_of(oracles: Vec<Box<dyn Oracle>>) -> impl Oracle {
+    AllOf(oracles)
 }
 
 struct AllOf(Vec<Box<dyn Oracle>>);

