@@ -30,8 +30,12 @@ fn main() -> ExitCode {
     }
 
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    println!("{:<12} {:>24} {:>24} {:>8} {:>8}", "bench", "capbox p50 / p95", "peer p50 / p95", "ratio", "target");
-    for bench in benches.into_iter().filter(|b| wanted.is_empty() || wanted.iter().any(|name| name == b.name)) {
+    println!(
+        "{:<12} {:>24} {:>24} {:>8} {:>8}",
+        "bench", "capbox p50 / p95", "peer p50 / p95", "ratio", "target"
+    );
+    for bench in benches.into_iter().filter(|b| wanted.is_empty() || wanted.iter().any(|name| name == b.name))
+    {
         let name = bench.name;
         match bench.run() {
             Ok(Outcome::Within(line)) => {

@@ -19,10 +19,7 @@ pub(crate) enum Outcome {
 }
 
 impl Bench {
-    pub(crate) fn new(
-        name: &'static str,
-        body: impl FnOnce() -> Result<Outcome, String> + 'static,
-    ) -> Self {
+    pub(crate) fn new(name: &'static str, body: impl FnOnce() -> Result<Outcome, String> + 'static) -> Self {
         Self { name, body: Box::new(body) }
     }
 

@@ -14,10 +14,8 @@ pub(crate) fn benches() -> Vec<Bench> {
     vec![Bench::new("can", || {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-        let sandbox = runtime
-            .block_on(async { Memory::new().create().await })
-            .map_err(|e| e.to_string())?
-            .into_any();
+        let sandbox =
+            runtime.block_on(async { Memory::new().create().await }).map_err(|e| e.to_string())?.into_any();
         let ask = || {
             for capability in [Capability::FilesRead, Capability::Pty] {
                 black_box(sandbox.can(black_box(capability)));

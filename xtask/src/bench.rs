@@ -11,7 +11,7 @@ pub(crate) fn task(names: &[&str]) -> Result {
     let capbox = build_capbox("release")?;
     run(cargo().args(["build", "--quiet", "--release", "--package", "capbox-bench"]))?;
     let size = std::fs::metadata(&capbox).map_err(|e| format!("{}: {e}", capbox.display()))?.len();
-    println!("`capbox`: {:.1} MiB (at most {} MiB)", size as f64 / f64::from(1 << 20), MAX_BINARY >> 20);
+    println!("`capbox`: {} KiB (at most {} KiB)", size >> 10, MAX_BINARY >> 10);
     if size > MAX_BINARY {
         return Err("the program is too large".to_owned());
     }

@@ -59,7 +59,8 @@ fn facade() -> Result<Vec<Generated>> {
     let feature = |id: &String| format!("provider-{id}");
 
     let manifest_path = "crates/capbox/Cargo.toml";
-    let manifest = fs::read_to_string(root().join(manifest_path)).map_err(|e| format!("{manifest_path}: {e}"))?;
+    let manifest =
+        fs::read_to_string(root().join(manifest_path)).map_err(|e| format!("{manifest_path}: {e}"))?;
     let mut features = String::new();
     let mut dependencies = String::new();
     for id in &ids {

@@ -21,10 +21,8 @@ pub(crate) fn evidence() -> Result<Evidence> {
         let text = fs::read_to_string(entry.path()).map_err(|e| format!("{name}: {e}"))?;
         let value: Value = serde_json::from_str(&text).map_err(|e| format!("{name}: {e}"))?;
         let trials = value["trials"].as_array().cloned().unwrap_or_default();
-        let by_row = trials
-            .into_iter()
-            .filter_map(|trial| Some((trial["row"].as_str()?.to_owned(), trial)))
-            .collect();
+        let by_row =
+            trials.into_iter().filter_map(|trial| Some((trial["row"].as_str()?.to_owned(), trial))).collect();
         all.insert(provider.to_owned(), by_row);
     }
     Ok(all)
@@ -65,7 +63,8 @@ pub(crate) fn markdown(tables: &Value, evidence: &Evidence) -> Result<String> {
                 (level, _) => level,
             };
             let mark = if passed { " ✓" } else { "" };
-            write!(page, " {level}{mark}{} |", notes.number(id_of, id, text(cell, "note")?)).expect("to a string");
+            write!(page, " {level}{mark}{} |", notes.number(id_of, id, text(cell, "note")?))
+                .expect("to a string");
         }
         page.push('\n');
     }

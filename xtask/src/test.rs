@@ -7,8 +7,12 @@ use crate::tools::{Result, cargo, is_there, root, run, target};
 use crate::{generate, verify};
 
 /// Debian packages that the tests use beside Rust itself, and a program of each.
-const PACKAGES: &[(&str, &str)] =
-    &[("python3", "python3"), ("busybox-static", "busybox"), ("bubblewrap", "bwrap"), ("uidmap", "newuidmap")];
+const PACKAGES: &[(&str, &str)] = &[
+    ("python3", "python3"),
+    ("busybox-static", "busybox"),
+    ("bubblewrap", "bwrap"),
+    ("uidmap", "newuidmap"),
+];
 
 /// How many trials had which outcome.
 #[derive(Clone, Copy, Default)]
@@ -26,9 +30,14 @@ pub(crate) fn run_task() -> Result {
 
     let mut tally = Tally::default();
     let evidence = target().join("evidence");
-    cargo_tests(cargo().args(["test", "--workspace", "--no-fail-fast"]).env("CAPBOX_EVIDENCE_DIR", &evidence), &mut tally)?;
+    cargo_tests(
+        cargo().args(["test", "--workspace", "--no-fail-fast"]).env("CAPBOX_EVIDENCE_DIR", &evidence),
+        &mut tally,
+    )?;
     let mut external = cargo();
-    external.current_dir(root().join("examples/external-provider")).env("CARGO_TARGET_DIR", target().join("external"));
+    external
+        .current_dir(root().join("examples/external-provider"))
+        .env("CARGO_TARGET_DIR", target().join("external"));
     cargo_tests(external.args(["test"]).env("CAPBOX_EVIDENCE_DIR", &evidence), &mut tally)?;
     generate::run(generate::Mode::Check)?;
     verify::run_counted(&[], &mut tally)?;
@@ -56,7 +65,7 @@ fn install_packages() {
     if missing.is_empty() || !is_there("apt-get") {
         return;
     }
-    let mut apt = |args: &[&str]| {
+    let apt = |args: &[&str]| {
         run(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))
     };
     let installed = apt(&["-qq", "update"])
@@ -68,10 +77,7 @@ fn install_packages() {
 
 /// Run `cargo test`, showing what it prints and counting its outcomes.
 fn cargo_tests(command: &mut Command, tally: &mut Tally) -> Result {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("start the tests: {e}"))?;
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("start the tests: {e}"))?;
     let stdout = child.stdout.take().expect("piped");
     let mut results = 0;
     for line in BufReader::new(stdout).lines() {
@@ -80,7 +86,17 @@ fn cargo_tests(command: &mut Command, tally: &mut Tally) -> Result {
         if let Some(result) = line.strip_prefix("test result: ") {
             results += 1;
             let count = |word: &str| {
-                result.split(';').find_map(|part| part.trim().trim_start_matches(|c: char| !c.is_ascii_digit()).strip_suffix(word)?.trim().parse::<u64>().ok()).unwrap_or(0)
+                result
+                    .split(';')
+                    .find_map(|part| {
+                        part.trim()
+                            .trim_start_matches(|c: char| !c.is_ascii_digit())
+                            .strip_suffix(word)?
+                            .trim()
+                            .parse::<u64>()
+                            .ok()
+                    })
+                    .unwrap_or(0)
             };
             tally.passed += count(" passed");
             tally.failed += count(" failed");

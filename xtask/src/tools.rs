@@ -33,10 +33,8 @@ pub(crate) fn run(command: &mut Command) -> Result {
 
 /// Run `command` to its end and give what it printed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|e| format!("start `{}`: {e}", shown(command)))?;
+    let out =
+        command.stderr(Stdio::inherit()).output().map_err(|e| format!("start `{}`: {e}", shown(command)))?;
     if !out.status.success() {
         return Err(format!("`{}`: {}", shown(command), out.status));
     }

@@ -25,9 +25,8 @@ pub(crate) fn from_host(error: HostError) -> Error {
         _ => ErrorKind::Provider,
     };
     let admitted = match &error {
-        // The guest answered, or nobody was asked: nothing was done.
-        HostError::Launch { .. } | HostError::Spawn { .. } => Admitted::No,
         HostError::Gone { .. } | HostError::Io { .. } => Admitted::Unknown,
+        // The guest answered, or nobody was asked: nothing was done.
         _ => Admitted::No,
     };
     let hint = error.hint().map(str::to_owned);
