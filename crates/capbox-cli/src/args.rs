@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn env_errors_hide_what_was_given() {
-        let error = super::env(&["hunter2".into()]).unwrap_err();
+        let error = env(&["hunter2".into()]).unwrap_err();
         assert!(!format!("{error:?}").contains("hunter2"));
     }
 

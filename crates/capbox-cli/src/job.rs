@@ -223,7 +223,7 @@ pub(crate) fn explain(status: ExitStatus) {
         }
         ExitStatus::SandboxGone => failure::tell(
             &Error::new(ErrorKind::SandboxGone, "the sandbox ended while the command ran")
-                .with_hint("give it more time with `--ttl`"),
+                .with_hint("where its time was up, give it more with `--ttl`"),
         ),
         _ => failure::error_line(format_args!("the command {status}")),
     }

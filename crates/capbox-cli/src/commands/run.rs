@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use capbox::ErrorKind;
 use capbox::spec::DEFAULT_TTL;
 
 use crate::args::{CommandArgs, On, SpecArgs};
-use crate::failure::{self, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::job::{self, Job};
 use crate::signals::Signals;
 
@@ -35,7 +36,7 @@ async fn one_shot(args: &Args) -> Outcome {
 
     let mut signals = Signals::catch()?;
     let sandbox = signals.unless(client.create(spec).into_future()).await??;
-    let done = signals.unless(job.run(&sandbox)).await.flatten();
+    let done = signals.unless(job.run(&sandbox)).await.flatten().map_err(with_ttl_hint);
     match signals.unless(sandbox.destroy()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => failure::error_line(format_args!("`{}` is not destroyed: {error}", sandbox.id())),
@@ -43,4 +44,13 @@ async fn one_shot(args: &Args) -> Outcome {
         Err(again) => return Err(again),
     }
     done.map(|done| done.conclude("background processes remained, and ended with the sandbox"))
+}
+
+fn with_ttl_hint(failure: Failure) -> Failure {
+    match failure {
+        Failure::Error(error) if error.kind() == ErrorKind::SandboxGone && error.hint().is_none() => {
+            Failure::Error(error.with_hint("where its time was up, give it more with `--ttl`"))
+        }
+        other => other,
+    }
 }

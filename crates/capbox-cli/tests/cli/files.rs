@@ -8,11 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::{Sandbox, capbox, json, ran, ran_with_stdin, state};
+use crate::{Sandbox, capbox, host, json, ran, ran_with_stdin};
 
 /// A folder of this machine for one test.
 fn folder(name: &str) -> PathBuf {
-    let folder = state().join("host").join(name);
+    let folder = host().join(name);
     fs::create_dir_all(&folder).expect("make a folder");
     folder
 }

@@ -41,12 +41,16 @@ impl Ran {
     }
 }
 
-/// The folder in which this test run keeps its sandboxes, apart from those of the user who runs it.
-fn state() -> &'static Path {
-    static STATE: OnceLock<PathBuf> = OnceLock::new();
-    STATE.get_or_init(|| {
-        let folder = std::env::temp_dir().join(format!("capbox-cli-tests-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("make the state folder");
+/// Where these tests keep their sandboxes, apart from those of the user who runs them.
+const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-state");
+
+/// Where these tests keep files of the host: empty at first.
+fn host() -> &'static Path {
+    static HOST: OnceLock<PathBuf> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cli-host");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("make a folder");
         folder
     })
 }
@@ -54,7 +58,7 @@ fn state() -> &'static Path {
 /// The program with these arguments, with a clean environment and nothing on stdin.
 fn capbox(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_capbox"));
-    command.args(args).env_remove("CAPBOX_ON").env("CAPBOX_STATE_DIR", state()).stdin(Stdio::null());
+    command.args(args).env_remove("CAPBOX_ON").env("CAPBOX_STATE_DIR", STATE).stdin(Stdio::null());
     command
 }
 

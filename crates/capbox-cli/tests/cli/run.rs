@@ -276,13 +276,14 @@ fn nobody_reads_our_output() {
 
 #[test]
 fn folders_of_this_machine() {
-    let folder = crate::state().join("mounted");
+    let parent = crate::host();
+    let folder = parent.join("mounted");
     std::fs::create_dir_all(&folder).expect("make a folder");
     std::fs::write(folder.join("note"), "from outside").expect("write a file");
     let inside = |access: &str, command: &str| {
         let out =
             capbox(&["run", "--mount", &format!("mounted:/work{access}"), "--cwd", "/work", "--", command])
-                .current_dir(crate::state())
+                .current_dir(parent)
                 .output()
                 .expect("start");
         Ran::of(&out)

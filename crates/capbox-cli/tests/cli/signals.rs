@@ -18,8 +18,10 @@ fn started(args: &[&str]) -> Child {
     let mut line = String::new();
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     stdout.read_line(&mut line).expect("read its stdout");
-    assert_eq!(line, "up\n");
     child.stdout = Some(stdout.into_inner());
+    if line != "up\n" {
+        panic!("`{line}`, and {:?}", child.wait_with_output());
+    }
     child
 }
 
@@ -62,7 +64,7 @@ fn ignored_signals_stay_ignored() {
     let program = env!("CARGO_BIN_EXE_capbox");
     let script = format!("trap '' HUP; exec {program} run -- 'echo up; sleep 1; echo over'");
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", &script]).env("CAPBOX_STATE_DIR", crate::state()).stdin(Stdio::null());
+    command.args(["-c", &script]).env("CAPBOX_STATE_DIR", crate::STATE).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().expect("start");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("read"), "up");

@@ -1,6 +1,6 @@
 //! `capbox caps`, `plan`, `doctor`, and what is generated.
 
-use crate::{json, ran, state};
+use crate::{host, json, ran};
 
 #[test]
 fn caps_of_one_provider() {
@@ -97,7 +97,7 @@ fn completions() {
 
 #[test]
 fn man_pages() {
-    let folder = state().join("man");
+    let folder = host().join("man");
     ran(&["man".as_ref(), folder.as_os_str()]).printed();
     for page in ["capbox.1", "capbox-run.1", "capbox-files-watch.1"] {
         let text =

@@ -41,7 +41,7 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     (&["run", "--mount", "/tmp", "--", "true"], "error: `--mount`: `/tmp` is not `SOURCE:TARGET[:ro]`\n"),
     (
         &["run", "--net", "http://x", "--", "true"],
-        "error: `--net`: the rule `http://x` is neither a host name nor an address range\n",
+        "error: `--net`: the rule `http://x` has no port number after `:`\n",
     ),
     (
         &["run", "--env", "hunter2", "--", "true"],
