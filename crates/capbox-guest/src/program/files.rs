@@ -118,7 +118,7 @@ impl Files<'_> {
                 let (parent, name) = self.parent(path)?;
                 let mut buffer = [0; 4096];
                 let target = os::readlinkat(parent.raw(), &name, &mut buffer)?;
-                Ok((FileReply::Link { target: (&*target).into() }, None))
+                Ok((FileReply::Link { target: target.into() }, None))
             }
             FileRequest::Chmod { path, mode } => {
                 let file = self.find(path, true)?;
@@ -206,8 +206,8 @@ impl Files<'_> {
                 other => drop(other?),
             }
         }
-        let made = os::statx(self.find(bytes, true)?.raw(), c"", sys::AT_EMPTY_PATH)?;
-        if made.format() == os::S_IFDIR { Ok(()) } else { Err(Errno::EXIST.into()) }
+        let found = os::statx(self.find(bytes, true)?.raw(), c"", sys::AT_EMPTY_PATH)?;
+        if found.format() == os::S_IFDIR { Ok(()) } else { Err(Errno::EXIST.into()) }
     }
 
     /// Starts a child that removes a tree: how long that takes is up to whoever made the tree.

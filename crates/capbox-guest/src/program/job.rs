@@ -1,11 +1,16 @@
 //! Starting a command.
 //!
-//! The child shares this process's memory until it executes its program, and this process is held meanwhile. So
-//! there is nothing to copy, and what went wrong is simply there to be read. In return the child must not allocate,
-//! and touches nothing but its [`Plan`].
+//! The child shares this process's memory until it executes its program: there is nothing to copy, and what went wrong
+//! is simply there to be read. In return the child must not allocate, and touches nothing but its [`Plan`].
+//!
+//! This process does not wait for it. Between taking its user's id and executing, the child can be stopped by whatever
+//! runs as that user; a supervisor that waited (`CLONE_VFORK`) would be stopped with it. Instead each child has a stack
+//! of its own and the end of a pipe, which closes when it has executed its program, or ended.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cell::UnsafeCell;
 
 use crate::os::{self, Fd, Path};
 use crate::proto::{Boot, Bytes, CODE_ID, Exec, GUEST_ID, Stage};
@@ -14,7 +19,7 @@ use crate::setup::Sandbox;
 use crate::sys::{self, AT_FDCWD, Errno, Result, nr};
 use crate::tree::{self, Marker};
 
-const STACK: usize = 64 * 1024;
+const STACK: usize = 16 * 1024;
 
 /// A command that could not be started.
 #[derive(Debug)]
@@ -45,36 +50,48 @@ pub(crate) const CODE: User = User { uid: CODE_ID, gid: CODE_ID };
 
 /// What starts commands.
 pub(crate) struct Starter {
-    stack: Vec<u8>,
-    second_filter: Option<Filter>,
+    /// Stacks that are not in use.
+    stacks: Vec<Vec<u8>>,
+    second_filter: Option<Box<Filter>>,
 }
 
-/// A command that has been started.
-pub(crate) struct Running {
+/// A command that is being started. Must not be dropped before [`done`](Self::done) can be read from: until then the
+/// child uses its memory.
+pub(crate) struct Starting {
     pub(crate) pid: i32,
-    pub(crate) marker: Marker,
+    /// At its end once the child has executed its program, or ended.
+    pub(crate) done: Fd,
+    plan: Box<UnsafeCell<Plan>>,
+    stack: Vec<u8>,
 }
 
 /// All that the child needs, made beforehand.
-struct Plan<'a> {
-    programs: &'a [Path],
-    argv: *const *const u8,
-    env: *const *const u8,
-    cwd: &'a Path,
-    stdio: &'a Stdio,
+struct Plan {
+    programs: Vec<Path>,
+    argv: Words,
+    env: Words,
+    cwd: Path,
+    stdio: Stdio,
     user: Option<User>,
     descriptors: [u64; 2],
-    second_filter: Option<&'a Filter>,
+    second_filter: Option<*const Filter>,
     proc: i32,
     marker: [u8; 64],
     marker_len: usize,
-    /// Where it is, so that a failure has a place; nothing once the program runs.
+    /// Why it could not become the program; nothing once that runs.
     failure: Option<(Stage, Errno)>,
+}
+
+/// Strings, and the array of pointers to them that `execve` wants.
+struct Words {
+    pointers: Vec<*const u8>,
+    _strings: Vec<Path>,
 }
 
 impl Starter {
     pub(crate) fn new(boot: &Boot) -> Self {
-        Self { stack: os::buffer(STACK), second_filter: boot.deny_set_id.then(Filter::no_set_id) }
+        let second_filter = boot.deny_set_id.then(|| Box::new(Filter::no_set_id()));
+        Self { stacks: Vec::new(), second_filter }
     }
 
     pub(crate) fn start(
@@ -83,74 +100,86 @@ impl Starter {
         sandbox: &Sandbox,
         exec: &Exec,
         user: User,
-        stdio: &Stdio,
-    ) -> core::result::Result<Running, Failure> {
+        stdio: Stdio,
+    ) -> core::result::Result<Starting, Failure> {
         let environment = environment(boot, exec, user)?;
-        let argv = strings(exec.argv.iter().map(|word| word.0.clone()))?;
+        let argv = words(exec.argv.iter().map(|word| word.0.clone()))?;
         let program = exec.argv.first().filter(|program| !program.is_empty());
         let Some(program) = program else {
             return failed(Stage::Program, Errno::NOENT);
         };
         let programs = candidates(program, environment.get(&b"PATH"[..]).map(Vec::as_slice))?;
-        let env = strings(environment.into_iter().map(|(mut name, value)| {
+        let env = words(environment.into_iter().map(|(mut name, value)| {
             name.push(b'=');
             name.extend_from_slice(&value);
             name
         }))?;
         let cwd = if exec.cwd.is_empty() { &boot.cwd } else { &exec.cwd };
         let cwd = absolute(&boot.cwd, cwd).or_else(|errno| failed(Stage::Cwd, errno))?;
-
-        let (argv, env) = (pointers(&argv), pointers(&env));
-        let mut plan = Plan {
-            programs: &programs,
-            argv: argv.as_ptr(),
-            env: env.as_ptr(),
-            cwd: &cwd,
+        let plan = Box::new(UnsafeCell::new(Plan {
+            programs,
+            argv,
+            env,
+            cwd,
             stdio,
             user: boot.several_ids.then_some(user),
-            descriptors: [sandbox.descriptors[0].min(sandbox.descriptors[1]), sandbox.descriptors[1]],
-            second_filter: self.second_filter.as_ref(),
+            descriptors: sandbox.descriptors,
+            second_filter: self.second_filter.as_deref().map(core::ptr::from_ref),
             proc: sandbox.proc.raw(),
             marker: [0; 64],
             marker_len: 0,
             failure: None,
-        };
-        let top = self.stack.as_mut_ptr_range().end;
+        }));
+        let (done, theirs) = os::pipe().or_else(|errno| failed(Stage::Process, errno))?;
+        let mut stack = self.stacks.pop().unwrap_or_else(|| os::buffer(STACK));
+        let top = stack.as_mut_ptr_range().end;
         let top = top.wrapping_sub(top as usize % 16);
-        let flags = sys::CLONE_VM | sys::CLONE_VFORK | sys::CLONE_NEWCGROUP | sys::SIGCHLD;
-        // SAFETY: the stack is nobody else's, and the plan outlives the child's use of this memory, since CLONE_VFORK
-        // holds this process until the child has executed its program or ended.
-        let pid =
-            unsafe { sys::clone_onto(flags, top, core::ptr::null_mut(), child, (&raw mut plan).cast()) };
-        let pid = pid.or_else(|errno| failed(Stage::Process, errno))?;
-        // SAFETY: the child wrote through a pointer; read it afresh.
-        let failure = unsafe { (&raw const plan.failure).read_volatile() };
-        if let Some((stage, errno)) = failure {
-            // The child has ended. It is reaped with all the others.
-            return failed(stage, errno);
+        let flags = sys::CLONE_VM | sys::CLONE_NEWCGROUP | sys::SIGCHLD;
+        // SAFETY: stack and plan are the child's alone until it has executed its program or ended, which is when the
+        // pipe ends and not before this value is done with.
+        let pid = unsafe { sys::clone_onto(flags, top, core::ptr::null_mut(), child, plan.get().cast()) };
+        drop(theirs);
+        match pid {
+            Ok(pid) => Ok(Starting { pid, done, plan, stack }),
+            Err(errno) => failed(Stage::Process, errno),
         }
-        let marker = plan.marker.get(..plan.marker_len).and_then(tree::parse_marker);
-        Ok(Running { pid, marker: marker.unwrap_or(0) })
+    }
+
+    /// What became of a command whose pipe has ended: the mark of its processes, or why it could not be started.
+    pub(crate) fn finish(&mut self, starting: Starting) -> core::result::Result<Marker, Failure> {
+        let Starting { plan, stack, .. } = starting;
+        self.stacks.push(stack);
+        // SAFETY: the child is done with it. It wrote through a pointer, hence the careful reading.
+        let (failure, marker, len) = unsafe {
+            let plan = plan.get();
+            ((&raw const (*plan).failure).read_volatile(), (*plan).marker, (*plan).marker_len)
+        };
+        match failure {
+            // The child has ended. It is reaped with all the others.
+            Some((stage, errno)) => failed(stage, errno),
+            None => Ok(marker.get(..len).and_then(tree::parse_marker).unwrap_or(0)),
+        }
     }
 }
 
 /// The child's side. Runs on a borrowed stack in borrowed memory: no allocation, no panic, no return.
 unsafe extern "C" fn child(plan: *mut u8) -> ! {
-    // SAFETY: `start` passes its plan, and is held while this runs.
-    let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+    // SAFETY: `start` passes its plan and leaves it to this process.
+    #[allow(clippy::cast_ptr_alignment)]
+    let plan = unsafe { &mut *plan.cast::<Plan>() };
     let (stage, errno) = become_program(plan);
     plan.failure = Some((stage, errno));
     sys::exit_group(127)
 }
 
-fn become_program(plan: &mut Plan<'_>) -> (Stage, Errno) {
+fn become_program(plan: &mut Plan) -> (Stage, Errno) {
     match prepare(plan) {
         Ok(()) => execute(plan),
         Err(failure) => failure,
     }
 }
 
-fn prepare(plan: &mut Plan<'_>) -> core::result::Result<(), (Stage, Errno)> {
+fn prepare(plan: &mut Plan) -> core::result::Result<(), (Stage, Errno)> {
     let at = |stage: Stage| move |errno: Errno| (stage, errno);
     plan.marker_len =
         os::readlinkat(plan.proc, c"self/ns/cgroup", &mut plan.marker).map_err(at(Stage::Process))?.len();
@@ -166,7 +195,8 @@ fn prepare(plan: &mut Plan<'_>) -> core::result::Result<(), (Stage, Errno)> {
         if plan.stdio.terminal {
             raw!(nr::IOCTL, 0, 0x540e, 0).map_err(at(Stage::Terminal))?; // TIOCSCTTY
         }
-        raw!(nr::CLOSE_RANGE, 3, u32::MAX, 0).map_err(at(Stage::Process))?;
+        // CLOSE_RANGE_CLOEXEC: not before, for one of them is the pipe whose end says that this memory is free.
+        raw!(nr::CLOSE_RANGE, 3, u32::MAX, 4).map_err(at(Stage::Process))?;
         raw!(nr::UMASK, 0o022).map_err(at(Stage::Process))?;
         if let Some(User { uid, gid }) = plan.user {
             raw!(nr::SETRESGID, gid, gid, gid).map_err(at(Stage::User))?;
@@ -177,19 +207,21 @@ fn prepare(plan: &mut Plan<'_>) -> core::result::Result<(), (Stage, Errno)> {
     // From here on with the rights of the code: it must be its own that lead to the folder and the program.
     sys::capset(0, 0, 0).map_err(at(Stage::User))?;
     if let Some(filter) = plan.second_filter {
-        filter.install().map_err(at(Stage::Process))?;
+        // SAFETY: the starter has it for good.
+        unsafe { &*filter }.install().map_err(at(Stage::Process))?;
     }
-    os::chdir(plan.cwd).map_err(at(Stage::Cwd))?;
+    os::chdir(&plan.cwd).map_err(at(Stage::Cwd))?;
     os::set_signal_mask(0);
     Ok(())
 }
 
 /// Tries each place a program may be at. Comes back only if none would do.
-fn execute(plan: &Plan<'_>) -> (Stage, Errno) {
+fn execute(plan: &Plan) -> (Stage, Errno) {
+    let (argv, env) = (plan.argv.pointers.as_ptr(), plan.env.pointers.as_ptr());
     let mut failure = (Stage::Program, Errno::NOENT);
-    for program in plan.programs {
+    for program in &plan.programs {
         // SAFETY: NUL-terminated strings in null-terminated arrays, which the plan keeps alive.
-        let Err(errno) = (unsafe { raw!(nr::EXECVE, program.as_ptr(), plan.argv, plan.env) }) else {
+        let Err(errno) = (unsafe { raw!(nr::EXECVE, program.as_ptr(), argv, env) }) else {
             continue;
         };
         match errno {
@@ -253,12 +285,11 @@ fn environment(
     Ok(environment)
 }
 
-fn strings(words: impl Iterator<Item = Vec<u8>>) -> core::result::Result<Vec<Path>, Failure> {
-    words.map(|word| os::path(&word)).collect::<Result<_>>().or_else(|errno| failed(Stage::Request, errno))
-}
-
-fn pointers(strings: &[Path]) -> Vec<*const u8> {
-    strings.iter().map(|string| string.as_ptr().cast()).chain([core::ptr::null()]).collect()
+fn words(words: impl Iterator<Item = Vec<u8>>) -> core::result::Result<Words, Failure> {
+    let strings: Result<Vec<Path>> = words.map(|word| os::path(&word)).collect();
+    let strings = strings.or_else(|errno| failed(Stage::Request, errno))?;
+    let pointers = strings.iter().map(|string| string.as_ptr().cast()).chain([core::ptr::null()]).collect();
+    Ok(Words { pointers, _strings: strings })
 }
 
 /// A path from the root: relative ones begin at `base`.

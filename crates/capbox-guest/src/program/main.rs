@@ -37,11 +37,8 @@ const OWNER: i32 = 3;
 fn main() {
     os::reset_signals();
     let owner = os::Fd::inherited(OWNER);
-    let (boot, sources) = match setup::receive(&owner) {
-        Ok(received) => received,
-        // The creator has gone, or speaks another version and has been told.
-        Err(_) => return,
-    };
+    // Else the creator has gone, or speaks another version and has been told.
+    let Ok((boot, sources)) = setup::receive(&owner) else { return };
     match setup::build(&boot, sources) {
         Ok(sandbox) => serve::run(boot, sandbox, owner),
         Err(failure) => {

@@ -191,6 +191,7 @@ fn map(len: usize) -> *mut u8 {
     unsafe { raw!(nr::MMAP, 0, len, 3, 0x22, -1isize, 0) }.map_or(null_mut(), |address| address as *mut u8)
 }
 
+#[allow(clippy::cast_ptr_alignment)] // blocks are at least 16 bytes long and aligned
 // SAFETY: blocks come from fresh mappings or from the list of their class, are as large and as aligned as their
 // class (chunks are page-aligned and carved in powers of two, rounded up), and are on one list or in use, not both.
 unsafe impl GlobalAlloc for Heap {

@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::files::{self, Served};
-use crate::job::{self, Starter, Stdio, User};
+use crate::job::{self, Starter, Starting, Stdio, User};
 use crate::log::{At, Log};
 use crate::os::{self, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Fd, Ready, Watch};
 use crate::proto::{
@@ -49,6 +49,7 @@ enum Source {
     Control(Fd),
     Files(Fd),
     Reply(Key),
+    Starting(Key),
     Output(Key, Stream),
     Follower(Key),
 }
@@ -60,7 +61,9 @@ struct Job {
     began: u64,
     background: bool,
     pid: i32,
-    /// 0 once no process of the job is left.
+    /// Until it is known whether it runs.
+    starting: Option<Start>,
+    /// 0 before that, and once no process of the job is left.
     marker: Marker,
     deadline: Option<u64>,
     exit: Option<Exit>,
@@ -73,6 +76,16 @@ struct Job {
     terminal: bool,
     followers: Vec<Follower>,
     killing: Option<Killing>,
+}
+
+/// A command on its way, and who wants to hear of it.
+struct Start {
+    starting: Starting,
+    token: u64,
+    /// The client of a background job; a foreground job has its own for longer.
+    reply: Option<Fd>,
+    /// What the client gets.
+    pass: Vec<Fd>,
 }
 
 struct Killing {
@@ -234,6 +247,7 @@ impl Server {
                 self.sources.insert(token, Source::Files(fd));
             }
             Source::Reply(key) => self.client_left(key),
+            Source::Starting(key) => self.started(key),
             Source::Output(key, stream) => {
                 self.sources.insert(token, Source::Output(key, stream));
                 self.read_output(key, token);
@@ -266,9 +280,8 @@ impl Server {
     fn requests(&mut self, connection: &Fd) -> Result<bool, End> {
         let packet = match wire::receive(connection.raw(), &mut self.packet, false) {
             Ok(Some(packet)) => packet,
-            Ok(None) => return Ok(false),
             Err(Errno::AGAIN | Errno::MSGSIZE | Errno::PROTO) => return Ok(true),
-            Err(_) => return Ok(false),
+            Ok(None) | Err(_) => return Ok(false),
         };
         let mut fds = packet.fds.into_iter();
         // Without a socket to answer on, there is nobody to tell.
@@ -317,60 +330,52 @@ impl Server {
     }
 
     fn exec(&mut self, exec: &Exec, reply: Fd, fds: Vec<Fd>) {
-        let failure = match self.start(exec, &reply, fds) {
-            Ok(None) => return,
-            // The client of a foreground job: it hears of the end, and leaving kills the job.
-            Ok(Some(key)) => {
-                let token = self.add(reply.raw(), EPOLLRDHUP, Source::Reply(key));
-                if let Some(job) = self.jobs.get_mut(&key) {
-                    job.reply = Some((token, reply));
-                }
-                return;
+        match self.start(exec, fds) {
+            Ok((starting, streams)) => self.add_job(exec, reply, starting, streams),
+            Err(failure) => {
+                answer(&reply, &Event::Failed { stage: failure.stage, errno: failure.errno.0 });
             }
-            Err(failure) => failure,
-        };
-        answer(&reply, &Event::Failed { stage: failure.stage, errno: failure.errno.0 });
+        }
     }
 
-    /// Starts a command; answers with the job's key if it runs in the foreground.
-    fn start(&mut self, exec: &Exec, reply: &Fd, fds: Vec<Fd>) -> Result<Option<Key>, job::Failure> {
+    fn start(&mut self, exec: &Exec, fds: Vec<Fd>) -> Result<(Starting, Streams), job::Failure> {
         let user = job::user(&self.boot, &exec.user)?;
         if self.sources.len() >= SOURCES {
             return Err(job::Failure { stage: Stage::Process, errno: Errno::AGAIN });
         }
-        let streams = self.streams(exec, user, fds)?;
-        let began = os::monotonic();
-        let running = self.starter.start(&self.boot, &self.sandbox, exec, user, &streams.stdio)?;
-        // A namespace's number is used again after its end. Who had it before has no process left, and a kill that
-        // is still looking for some must not find those of this job.
-        for other in self.jobs.values_mut().filter(|other| other.marker == running.marker) {
-            other.marker = 0;
-            if let Some(killing) = &mut other.killing {
-                killing.kill = Kill::new(0);
-            }
-        }
+        let mut streams = self.streams(exec, user, fds)?;
+        let stdio = core::mem::take(&mut streams.stdio);
+        let starting = self.starter.start(&self.boot, &self.sandbox, exec, user, stdio)?;
+        streams.theirs.clear();
+        Ok((starting, streams))
+    }
+
+    fn add_job(&mut self, exec: &Exec, reply: Fd, starting: Starting, streams: Streams) {
         self.last_key += 1;
         let key = self.last_key;
         let Streams { output, input, pass, .. } = streams;
-        let id = Bytes(new_id());
-        let started = Event::Started { job: id.clone() };
-        let passed: Vec<i32> = pass.iter().map(Fd::raw).collect();
         let output = output
             .into_iter()
             .map(|(stream, fd)| (self.add(fd.raw(), EPOLLIN, Source::Output(key, stream)), stream, fd))
             .collect();
+        // The client of a foreground job hears of its end, and leaving kills the job.
+        let (reply, other) = if exec.background { (None, Some(reply)) } else { (Some(reply), None) };
+        let reply = reply.map(|reply| (self.add(reply.raw(), EPOLLRDHUP, Source::Reply(key)), reply));
+        let pid = starting.pid;
+        let token = self.add(starting.done.raw(), EPOLLIN, Source::Starting(key));
         let retain = if exec.retain == 0 { DEFAULT_RETAIN } else { exec.retain };
         let job = Job {
-            id,
+            id: Bytes(new_id()),
             argv: shorten(&exec.argv),
             started: os::wall_millis(),
-            began,
+            began: os::monotonic(),
             background: exec.background,
-            pid: running.pid,
-            marker: running.marker,
+            pid,
+            starting: Some(Start { starting, token, reply: other, pass }),
+            marker: 0,
             deadline: deadline(exec.timeout),
             exit: None,
-            reply: None,
+            reply,
             log: Log::new((retain as usize).min(RETAIN_IN_ALL)),
             output,
             input,
@@ -379,9 +384,60 @@ impl Server {
             killing: None,
         };
         self.jobs.insert(key, job);
-        // A client that is gone already is noticed like one that leaves later.
-        let _ = wire::send(reply.raw(), &started.encode(), &passed);
-        Ok((!exec.background).then_some(key))
+    }
+
+    /// A command's program has been executed, or could not be.
+    fn started(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(Start { starting, token, reply: other, pass }) = job.starting.take() else { return };
+        self.sources.remove(&token);
+        let _ = os::epoll_ctl(&self.epoll, Watch::Remove, starting.done.raw(), 0, 0);
+        match self.starter.finish(starting) {
+            Ok(marker) => {
+                // A namespace's number is used again after its end. Who had it before has no process left.
+                for other in self.jobs.values_mut().filter(|other| other.marker == marker) {
+                    other.marker = 0;
+                }
+                let Some(job) = self.jobs.get_mut(&key) else { return };
+                job.marker = marker;
+                let event = Event::Started { job: job.id.clone() };
+                if let Some(reply) = job.reply.as_ref().map(|(_, reply)| reply).or(other.as_ref()) {
+                    let fds: Vec<i32> = pass.iter().map(Fd::raw).collect();
+                    // A client that is gone already is noticed like one that leaves later.
+                    let _ = wire::send(reply.raw(), &event.encode(), &fds);
+                }
+                if let Some(killing) = &mut job.killing {
+                    // Only now is known what else there may be.
+                    killing.kill = Kill::new(marker);
+                }
+            }
+            Err(failure) => {
+                let event = Event::Failed { stage: failure.stage, errno: failure.errno.0 };
+                let Some(job) = self.jobs.get_mut(&key) else { return };
+                if let Some(reply) = job.reply.as_ref().map(|(_, reply)| reply).or(other.as_ref()) {
+                    answer(reply, &event);
+                }
+                if let Some(job) = self.jobs.remove(&key) {
+                    self.close(job);
+                }
+            }
+        }
+    }
+
+    /// Closes all that a job has.
+    fn close(&mut self, job: Job) {
+        for (token, _, fd) in &job.output {
+            self.remove(*token, fd.raw());
+        }
+        for follower in &job.followers {
+            self.remove(follower.token, follower.socket.raw());
+        }
+        if let Some((token, reply)) = &job.reply {
+            self.remove(*token, reply.raw());
+        }
+        for reply in job.killing.iter().flat_map(|killing| &killing.waiting) {
+            refuse(reply, Refusal::Ended);
+        }
     }
 
     /// Makes or takes what the command reads and writes.
@@ -478,6 +534,10 @@ impl Server {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.deadline = None;
         let marker = job.marker;
+        if job.starting.is_some() {
+            // Its first process has perhaps no mark yet. It is this process's child: the number is its own.
+            let _ = os::kill(job.pid, 9);
+        }
         job.killing.get_or_insert_with(|| Killing {
             kill: Kill::new(marker),
             due: 0,
@@ -665,6 +725,8 @@ impl Server {
 
     /// A job's first process has ended.
     fn ended(&mut self, key: Key, waited: &os::Waited) {
+        // It has been started, or has failed, before it ended, even if that was noticed only now.
+        self.started(key);
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.deadline = None;
         // No process at all is the usual case, and quickly known.
@@ -735,12 +797,7 @@ impl Server {
                 continue;
             }
             if let Some(job) = self.jobs.remove(&key) {
-                for (token, _, fd) in &job.output {
-                    self.remove(*token, fd.raw());
-                }
-                for follower in &job.followers {
-                    self.remove(follower.token, follower.socket.raw());
-                }
+                self.close(job);
             }
         }
     }
@@ -750,7 +807,7 @@ impl Server {
             return Some(0);
         }
         let jobs = self.jobs.values().filter_map(|job| match &job.killing {
-            Some(killing) => (!killing.gone).then_some(killing.due),
+            Some(killing) => (!killing.gone && job.starting.is_none()).then_some(killing.due),
             None => job.deadline,
         });
         let next = jobs.chain(self.deadline).min()?;
@@ -767,7 +824,8 @@ impl Server {
             .iter()
             .filter(|(_, job)| {
                 job.deadline.is_some_and(|at| at <= now)
-                    || job.killing.as_ref().is_some_and(|killing| !killing.gone && killing.due <= now)
+                    || job.starting.is_none()
+                        && job.killing.as_ref().is_some_and(|killing| !killing.gone && killing.due <= now)
             })
             .map(|(key, _)| *key)
             .collect();
@@ -779,7 +837,8 @@ impl Server {
     }
 
     fn go_on_killing(&mut self, key: Key) {
-        let Some(killing) = self.jobs.get_mut(&key).and_then(|job| job.killing.as_mut()) else { return };
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| job.starting.is_none()) else { return };
+        let Some(killing) = job.killing.as_mut() else { return };
         match killing.kill.step(&self.sandbox.proc) {
             Step::Again => killing.due = 0,
             Step::Pause(nanos) => killing.due = os::monotonic() + nanos,

@@ -401,7 +401,7 @@ fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {
     os::set_limit(os::RLIMIT_NPROC, [processes, processes]).at("limit processes")?;
     let descriptors = os::limit(os::RLIMIT_NOFILE).at("limit descriptors")?;
     os::set_limit(os::RLIMIT_NOFILE, [descriptors[1]; 2]).at("limit descriptors")?;
-    Ok(descriptors)
+    Ok([descriptors[0].min(descriptors[1]), descriptors[1]])
 }
 
 /// The limit is that of this user namespace: nobody below can make another one.

@@ -39,6 +39,7 @@ tests! {
     Both bad_mounts_are_refused,
     Both links_in_a_mount_do_not_lead_the_next_one,
     Both code_cannot_reach_control_sockets,
+    Both stopping_everything_does_not_stop_the_guest,
 }
 
 /// What a Python program prints.
@@ -472,11 +473,39 @@ async fn code_cannot_reach_control_sockets() -> Outcome {
             host().launch(launch_with(Mount::new(inside, "/state"))).await.expect_err("the state folder");
         assert!(matches!(error, capbox_host::Error::InvalidArgument { .. }), "{error}");
     }
-    let around = state.parent().ok_or("no parent")?;
-    let guest = host().launch(launch_with(Mount::new(around, "/around"))).await?;
+    let guest = host.launch(launch_with(Mount::new(around, "/around"))).await?;
     let name = state.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let text = print(&guest, &format!("cd /around; ls -A {name} | wc -l; mv {name} other; ls -A other; ls -A {name}; rmdir {name}; ls -A {name} | wc -l")).await?;
     assert!(text.starts_with("0\n0\n") && !text.contains("sandboxes"), "{text}");
     other.info().await?;
+    Ok(())
+}
+
+/// A command that starts runs as the code's user for a moment before it is a program of its own, and can be stopped. Fails
+/// when the guest waits for it (`CLONE_VFORK`).
+async fn stopping_everything_does_not_stop_the_guest() -> Outcome {
+    let guest = guest().await?;
+    let storm = "import os, signal\nwhile True:\n  try: os.kill(-1, signal.SIGSTOP)\n  except OSError: pass";
+    let storms = [guest
+        .spawn(capbox_host::ExecRequest::new([
+            "python3",
+            "-c",
+            &format!("import signal\nprint(1, flush=True)\n{storm}"),
+        ]))
+        .await?];
+    let mut attachment = guest.attach(&storms[0], 0, false).await?;
+    attachment.next().await?;
+    for _ in 0..150 {
+        let mut request = sh("true");
+        request.timeout = Some(std::time::Duration::from_millis(20));
+        if let Ok(Ok(mut job)) =
+            tokio::time::timeout(std::time::Duration::from_millis(500), guest.exec(request)).await
+        {
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(500), job.wait()).await;
+        }
+        tokio::time::timeout(std::time::Duration::from_secs(2), guest.info()).await??;
+    }
+    guest.kill(&storms[0]).await?;
+    assert_eq!(print(&guest, "echo alive").await?, "alive\n");
     Ok(())
 }
