@@ -125,16 +125,16 @@ impl Spec {
 
     fn broken_limits(&self, rows: &Rows) -> Vec<Error> {
         #[allow(clippy::cast_precision_loss, reason = "limits are compared, not counted")]
-        let number = |capability| match capability {
-            Capability::Ttl => self.ttl.map(|d| d.as_secs_f64()),
-            Capability::IdleTimeout => self.idle_timeout.map(|d| d.as_secs_f64()),
-            Capability::Cpu => self.cpu,
-            Capability::Memory => self.memory.map(|n| n as f64),
-            Capability::Disk => self.disk.map(|n| n as f64),
-            Capability::Processes => self.processes.map(f64::from),
-            Capability::Gpu => self.gpu.as_ref().map(|g| f64::from(g.count)),
-            _ => None,
-        };
+        let numbers = [
+            (Capability::Ttl, self.ttl.map(|d| d.as_secs_f64())),
+            (Capability::IdleTimeout, self.idle_timeout.map(|d| d.as_secs_f64())),
+            (Capability::Cpu, self.cpu),
+            (Capability::Memory, self.memory.map(|n| n as f64)),
+            (Capability::Disk, self.disk.map(|n| n as f64)),
+            (Capability::Processes, self.processes.map(f64::from)),
+            (Capability::Gpu, self.gpu.as_ref().map(|g| f64::from(g.count))),
+        ];
+        let number = |capability| numbers.iter().find(|(of, _)| *of == capability)?.1;
         rows.limits
             .iter()
             .filter_map(|limit| {
