@@ -466,11 +466,15 @@ async fn links_in_a_mount_do_not_lead_the_next_one() -> Outcome {
 
 /// Who reaches a control socket is that sandbox's master. Fails without the cover over the state folder.
 async fn code_cannot_reach_control_sockets() -> Outcome {
-    let state = host().state_dir().to_owned();
-    let other = guest().await?;
+    let around = scratch("around");
+    let mut config = capbox_host::Config::default();
+    config.state_dir = Some(around.join("state"));
+    let host = capbox_host::Host::open(config)?;
+    let state = host.state_dir().to_owned();
+    let other = host.launch(Launch::default()).await?;
     for inside in [state.clone(), state.join("sandboxes")] {
         let error =
-            host().launch(launch_with(Mount::new(inside, "/state"))).await.expect_err("the state folder");
+            host.launch(launch_with(Mount::new(inside, "/state"))).await.expect_err("the state folder");
         assert!(matches!(error, capbox_host::Error::InvalidArgument { .. }), "{error}");
     }
     let guest = host.launch(launch_with(Mount::new(around, "/around"))).await?;
