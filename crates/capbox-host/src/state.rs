@@ -48,10 +48,10 @@ impl State {
             Some(path) => path.to_owned(),
             None => default_root()?,
         };
-        let root = std::path::absolute(&root).on(&root)?;
-        private_folder(&root, None)?;
-        // As mounts are compared with it.
+        // By its real name, since mounts are compared with it. Whose folder a link leads to is checked below.
+        fs::create_dir_all(&root).on(&root)?;
         let root = fs::canonicalize(&root).on(&root)?;
+        private_folder(&root, None)?;
         let sandboxes = root.join("sandboxes");
         private_folder(&sandboxes, Some(ids))?;
         let system = system_folders();

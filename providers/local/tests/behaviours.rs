@@ -1,0 +1,133 @@
+//! Behaviours of the local provider that the contract suite does not cover, each with its number.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use capbox_core::provider::*;
+use capbox_local::{Config, Local};
+
+type Sandbox = capbox_core::api::Sandbox<Local>;
+
+/// A client with a state folder of its own, which the returned guard removes.
+fn client() -> (Client<Local>, tempfile::TempDir) {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    (Local::configured(Config::new().with_state(state.path())).expect("a client"), state)
+}
+
+async fn sandbox() -> (Sandbox, tempfile::TempDir) {
+    let (client, state) = client();
+    (client.create().await.expect("a sandbox"), state)
+}
+
+fn text(output: &Output) -> String {
+    output.stdout.text().into_owned()
+}
+
+/// B65: `exit` ends one command, not what follows, nor a sandbox that is had again by its name.
+#[tokio::test]
+async fn b65_exit_bricks_nothing() {
+    let (client, _state) = client();
+    let sandbox = client.create().name("session").await.unwrap();
+    assert!(sandbox.exec("exit 0").await.unwrap().status.success());
+    assert_eq!(text(&sandbox.exec("echo hi").await.unwrap()), "hi\n");
+    let again = client.create().name("session").await.unwrap();
+    assert!(!again.is_new());
+    assert_eq!(text(&again.exec("echo hi").await.unwrap()), "hi\n");
+    sandbox.destroy().await.unwrap();
+    let fresh = client.create().name("session").await.unwrap();
+    assert!(fresh.is_new());
+    assert_eq!(text(&fresh.exec("echo hi").await.unwrap()), "hi\n");
+}
+
+/// B98: a copy to `out` writes nothing to its neighbour `out-evil`, whatever the names and links inside say.
+#[tokio::test]
+async fn b98_a_neighbour_with_a_longer_name_is_no_part_of_the_target() {
+    let (sandbox, state) = sandbox().await;
+    let (out, evil) = (state.path().join("out"), state.path().join("out-evil"));
+    fs::create_dir(&evil).unwrap();
+    sandbox
+        .exec(format!(
+            "mkdir t && cd t && echo x > f && ln -s {evil} up && ln -s ../out-evil side",
+            evil = evil.display()
+        ))
+        .await
+        .unwrap();
+    sandbox.files().download_tree("t", &out).await.unwrap();
+    assert_eq!(fs::read(out.join("f")).unwrap(), b"x\n");
+    assert!(fs::symlink_metadata(out.join("up")).unwrap().is_symlink(), "links stay links");
+    assert_eq!(fs::read_dir(&evil).unwrap().count(), 0);
+}
+
+/// B100: a state folder that is reached by a link is the same by both spellings.
+#[tokio::test]
+async fn b100_the_state_folder_may_be_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+    fs::create_dir(&real).unwrap();
+    symlink(&real, &link).unwrap();
+    let by_link = Local::configured(Config::new().with_state(&link)).unwrap();
+    let by_name = Local::configured(Config::new().with_state(&real)).unwrap();
+    let sandbox = by_link.create().name("one").await.unwrap();
+    sandbox.files().write("f", "x").await.unwrap();
+    let same = by_name.connect("one").await.unwrap();
+    assert_eq!(same.files().read("f").await.unwrap(), "x");
+    sandbox.exec("ln -s /etc/passwd l").await.unwrap();
+    let inside = same.files().read_text("l").await.unwrap();
+    assert!(inside.contains("/home/user"), "the link leads to the sandbox's own file: {inside}");
+}
+
+/// B157: what is secret in a URI, in an environment or in input shows in no error, nor in `Debug`.
+#[tokio::test]
+async fn b157_errors_show_no_secret() {
+    let secret = "hunter2-secret";
+    let uri = |text: String| text.parse::<Uri>().map_err(|e| format!("{e} {e:?}"));
+    let uri = uri(format!("local://?token={secret}")).expect("well-formed");
+    assert!(!format!("{uri:?}").contains(secret));
+    let refused = (capbox_local::PROVIDER.open)(uri).expect_err("an unknown key");
+    assert!(!format!("{refused} {refused:?}").contains(secret));
+
+    let (sandbox, _state) = sandbox().await;
+    for wrong in ["A=B", ""] {
+        let exec = sandbox.exec(["true"]).env(wrong, secret).input(secret);
+        assert!(!format!("{exec:?}").contains(secret), "`Debug` of a command");
+        let error = exec.await.expect_err("a name that is none");
+        assert!(!format!("{error} {error:?}").contains(secret));
+    }
+    let error = sandbox.exec(["no-such-program"]).env("TOKEN", secret).await.expect_err("not there");
+    assert_eq!(error.kind(), ErrorKind::ProgramNotFound);
+    assert!(!format!("{error} {error:?}").contains(secret));
+}
+
+/// B205: a command whose connection is lost is not run again: the sandbox goes while it runs, and it ran once.
+#[tokio::test]
+async fn b205_a_command_is_never_run_twice() {
+    let (client, _state) = client();
+    let shared = tempfile::tempdir().unwrap();
+    let mounts = Mounts(vec![Mount::read_write(shared.path(), "/shared")]);
+    let sandbox = client.create().mounts(mounts).await.unwrap();
+    let running = tokio::spawn(sandbox.exec("echo x >> /shared/log; sleep 30").into_future());
+    let log = shared.path().join("log");
+    while !log.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sandbox.destroy().await.unwrap();
+    let error = running.await.unwrap().expect_err("the sandbox is gone");
+    assert_eq!(error.kind(), ErrorKind::SandboxGone);
+    assert_eq!(error.admitted(), Admitted::Unknown);
+    assert!(!error.retryable());
+    assert_eq!(fs::read_to_string(&log).unwrap(), "x\n");
+}
+
+/// A command that goes on after its client is gone would be a leak: the dropped future kills it.
+#[tokio::test]
+async fn a_cancelled_exec_is_killed() {
+    let (sandbox, _state) = sandbox().await;
+    let late =
+        tokio::time::timeout(Duration::from_millis(200), sandbox.exec("sleep 1; touch late").into_future());
+    assert!(late.await.is_err());
+    tokio::time::sleep(Duration::from_millis(1300)).await;
+    assert!(!sandbox.files().exists("late").await.unwrap());
+    let left = text(&sandbox.exec("ls -d /proc/[0-9]* | wc -l").await.unwrap());
+    assert!(left.trim().parse::<u32>().unwrap() <= 4, "{left} processes are left");
+}
