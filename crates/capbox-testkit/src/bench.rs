@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use capbox_core::api::{AnyClient, AnySandbox, Event, Files, Output, OutputStream, Process};
+use capbox_core::api::{AnyClient, AnySandbox, Event, Files, Output, OutputStream, Process, WriteOptions};
 use capbox_core::capability::Capability;
 use capbox_core::capability::flags::Flags;
 use capbox_core::error::{ErrorKind, Result};
@@ -217,6 +217,19 @@ pub async fn put(sandbox: &AnySandbox, path: impl Into<SandboxPath>, content: &s
     Ok(())
 }
 
+/// Make a folder by whatever the provider has.
+pub async fn folder(sandbox: &AnySandbox, path: &str) -> Check {
+    if sandbox.can(Capability::FilesModify) && sandbox.can(Capability::FilesRead) {
+        files(sandbox)?.mkdir(path).await?;
+    } else if sandbox.can(Capability::Run) {
+        sh(sandbox, format!("mkdir -p {}", quoted(path))).await?;
+    } else {
+        let options = WriteOptions::default().with_parents();
+        files(sandbox)?.write_with(SandboxPath::from(path).join(".keep"), "", options).await?;
+    }
+    Ok(())
+}
+
 /// Read a file by whatever the provider has; `None` where there is none.
 pub async fn get(sandbox: &AnySandbox, path: &str) -> Check<Option<String>> {
     if sandbox.can(Capability::FilesRead) {
@@ -245,10 +258,9 @@ pub fn mark() -> String {
     format!("3{:05}.{:04}", std::process::id() % 100_000, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The processes inside whose command line holds `mark`, by listing `/proc` from inside.
+/// The arguments with `mark` in them of all processes inside, by listing `/proc` from inside.
 pub async fn alive(sandbox: &AnySandbox, mark: &str) -> Check<Vec<String>> {
-    let list = "for p in /proc/[0-9]*/cmdline; do tr '\\000' ' ' < $p; echo; done 2>/dev/null; true";
-    let text = sh(sandbox, list).await?;
+    let text = sh(sandbox, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' '\\n'").await?;
     Ok(text.lines().filter(|line| line.contains(mark)).map(str::to_owned).collect())
 }
 
@@ -290,7 +302,8 @@ pub async fn gone_from_host(mark: &str, grace: Duration) -> Check {
 
 /// Everything that a followed process still prints, both streams in order, and that positions have no gap.
 pub async fn follow(process: &mut Process, from: u64) -> Check<Followed> {
-    let mut followed = Followed { bytes: Vec::new(), stdout: Vec::new(), stderr: Vec::new(), skipped: 0, exit: None };
+    let mut followed =
+        Followed { bytes: Vec::new(), stdout: Vec::new(), stderr: Vec::new(), skipped: 0, exit: None };
     let mut expected = from;
     while let Some(event) = process.next().await? {
         match event {

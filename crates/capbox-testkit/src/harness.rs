@@ -145,9 +145,8 @@ impl From<PathBuf> for Sample {
     }
 }
 
-/// What is in a sandbox.
+/// What is in a sandbox: one of the two, with what differs (`Inside { bytes: true, ..Inside::INTERPRETER }`).
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct Inside {
     /// Commands are real processes: listed in `/proc`, signalled by `kill`, able to go on in the background.
     pub processes: bool,

@@ -107,7 +107,8 @@ fn walk(folder: &Path, lines: &mut BTreeSet<String>) {
         let path = entry.path();
         let Ok(meta) = path.symlink_metadata() else { continue };
         // A folder's own time changes when a lock file comes and goes in it, which is no effect.
-        let detail = if meta.is_dir() { String::new() } else { format!("{} {:?}", meta.len(), meta.modified().ok()) };
+        let detail =
+            if meta.is_dir() { String::new() } else { format!("{} {:?}", meta.len(), meta.modified().ok()) };
         lines.insert(format!("file {} {:?} {detail}", path.display(), meta.file_type()));
         if meta.is_dir() {
             walk(&path, lines);
@@ -186,7 +187,10 @@ impl Oracle for AllOf {
 }
 
 /// Run `call` and give what it caused, beside its result.
-pub async fn caused<T>(oracle: &dyn Oracle, call: impl Future<Output = Result<T>>) -> (Result<T>, Vec<String>) {
+pub async fn caused<T>(
+    oracle: &dyn Oracle,
+    call: impl Future<Output = Result<T>>,
+) -> (Result<T>, Vec<String>) {
     let before = oracle.look().await;
     let result = call.await;
     let after = oracle.look().await;

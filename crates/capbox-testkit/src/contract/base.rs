@@ -66,9 +66,10 @@ async fn flags_and_rows_agree(t: &Bench) -> Check {
     let flags = &rows.flags;
     let has = |capability| rows.declared(capability).is_ok();
     if flags.isolation != Isolation::Unknown {
-        let dated = flags.isolation_source.split(|c: char| !c.is_ascii_digit()).any(|word| {
-            word.len() == 4 && word.starts_with("20")
-        });
+        let dated = flags
+            .isolation_source
+            .split(|c: char| !c.is_ascii_digit())
+            .any(|word| word.len() == 4 && word.starts_with("20"));
         ensure!(dated, "the isolation `{}` has no dated source", flags.isolation);
     }
     if has(Capability::ExposePort) {

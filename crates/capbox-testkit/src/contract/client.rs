@@ -43,7 +43,11 @@ async fn it_shows_what_lives_and_nothing_else(t: &Bench) -> Check {
 async fn another_client_sees_the_same(t: &Bench) -> Check {
     let sandbox = t.sandbox().await?;
     let list = t.another_client()?.list().await?;
-    ensure!(list.iter().any(|info| info.id == sandbox.id()), "another client does not list `{}`", sandbox.id());
+    ensure!(
+        list.iter().any(|info| info.id == sandbox.id()),
+        "another client does not list `{}`",
+        sandbox.id()
+    );
     Ok(())
 }
 
@@ -98,7 +102,10 @@ async fn unknown_ids_are_not_found(t: &Bench) -> Check {
     }
     fails(t.client().connect("no-such-sandbox").await, &[ErrorKind::NotFound])?;
     fails(t.client().connect("").await, &[ErrorKind::InvalidArgument])?;
-    ensure!(!t.client().destroy("no-such-sandbox").await?, "a sandbox that never was is said to be destroyed");
+    ensure!(
+        !t.client().destroy("no-such-sandbox").await?,
+        "a sandbox that never was is said to be destroyed"
+    );
     Ok(())
 }
 

@@ -180,7 +180,8 @@ async fn one_command_may_override_it(t: &Bench) -> Check {
 
 impl Contract for cap::Ttl {
     const ASK: Ask = option!(ttl(Duration::from_secs(120)));
-    const CASES: &'static [Case] = cases![at_its_end_nothing_is_left, before_it_all_is_there, zero_is_refused];
+    const CASES: &'static [Case] =
+        cases![at_its_end_nothing_is_left, before_it_all_is_there, zero_is_refused];
 }
 
 /// The least length of time that the provider counts, at least a second; none where that would take too long.
@@ -272,7 +273,9 @@ async fn kept(t: &Bench, sandbox: &AnySandbox) -> Check {
         match list.iter().find(|info| info.id == sandbox.id()).map(|info| info.state) {
             Some(SandboxState::Stopped | SandboxState::Paused) => return Ok(()),
             None => return Err(Fault::failed("its time is up, and it is gone instead of kept")),
-            Some(_) => ensure!(begin.elapsed() < Duration::from_secs(10), "its time is up, and it still runs"),
+            Some(_) => {
+                ensure!(begin.elapsed() < Duration::from_secs(10), "its time is up, and it still runs")
+            }
         }
         t.pass(Duration::from_millis(100)).await;
     }
@@ -317,7 +320,8 @@ async fn busy_it_is_not(t: &Bench) -> Check {
 
 impl Contract for cap::OnIdle {
     const ASK: Ask = Ask::Create(|spec, t| {
-        let spec = if t.can(Capability::IdleTimeout) { spec.idle_timeout(Duration::from_secs(60)) } else { spec };
+        let spec =
+            if t.can(Capability::IdleTimeout) { spec.idle_timeout(Duration::from_secs(60)) } else { spec };
         Ok(spec.on_idle(OnTimeout::Stop))
     });
     const CASES: &'static [Case] = cases![idle_it_is_kept];
@@ -396,7 +400,8 @@ async fn the_gpu_shows_inside(t: &Bench) -> Check {
 
 impl Contract for cap::Cpu {
     const ASK: Ask = option!(cpu(1.0));
-    const CASES: &'static [Case] = cases![it_bounds_what_a_busy_program_gets, numbers_that_are_none_are_refused];
+    const CASES: &'static [Case] =
+        cases![it_bounds_what_a_busy_program_gets, numbers_that_are_none_are_refused];
 }
 
 /// How much time a busy loop of one second gets, in seconds.
@@ -494,7 +499,8 @@ async fn there_are_never_more(t: &Bench) -> Check {
 }
 
 impl Contract for cap::FilesMount {
-    const ASK: Ask = Ask::Create(|spec, _| Ok(spec.mounts(Mount::read_only(std::env::temp_dir(), "/contract"))));
+    const ASK: Ask =
+        Ask::Create(|spec, _| Ok(spec.mounts(Mount::read_only(std::env::temp_dir(), "/contract"))));
     const CASES: &'static [Case] = cases![
         read_only_is_read_and_never_written,
         read_write_is_both,
@@ -514,9 +520,15 @@ async fn read_only_is_read_and_never_written(t: &Bench) -> Check {
     let canary = Canary::new()?;
     let sandbox = mounted(t, &canary, MountAccess::ReadOnly).await?;
     ensure_eq!(sh(&sandbox, "cat /mounted/secret").await?, "canary of the host", "a mounted file");
-    for text in ["echo x > /mounted/secret", "echo x > /mounted/new", "rm -f /mounted/secret",
-        "mkdir /mounted/d", "chmod 777 /mounted/secret", "mv /mounted/secret /mounted/s",
-        "mount -o remount,rw /mounted && echo x > /mounted/new"] {
+    for text in [
+        "echo x > /mounted/secret",
+        "echo x > /mounted/new",
+        "rm -f /mounted/secret",
+        "mkdir /mounted/d",
+        "chmod 777 /mounted/secret",
+        "mv /mounted/secret /mounted/s",
+        "mount -o remount,rw /mounted && echo x > /mounted/new",
+    ] {
         run(&sandbox, text).await?;
         canary.untouched()?;
     }
@@ -557,7 +569,11 @@ async fn what_host_tools_trust_is_protected(t: &Bench) -> Check {
     ensure_eq!(fs::read_to_string(git.join("HEAD"))?, "fine\n", "what is not protected");
     let sandbox = mounted(t, &canary, MountAccess::Unprotected).await?;
     run(&sandbox, "echo asked > /mounted/.git/config").await?;
-    ensure_eq!(fs::read_to_string(git.join("config"))?, "asked\n", "`.git/config` where `:unprotected` is said");
+    ensure_eq!(
+        fs::read_to_string(git.join("config"))?,
+        "asked\n",
+        "`.git/config` where `:unprotected` is said"
+    );
     Ok(())
 }
 

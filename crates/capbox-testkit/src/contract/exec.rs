@@ -13,10 +13,11 @@ use crate::check::{Check, Fault, fails};
 use crate::{ensure, ensure_eq};
 
 /// Soon: a call that ends after its command, whatever else is alive.
-pub(super) const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 
 impl Contract for cap::Run {
-    const ASK: Ask = Ask::Call(|sandbox| Box::pin(async { sandbox.exec("touch refused-run").await.map(drop) }));
+    const ASK: Ask =
+        Ask::Call(|sandbox| Box::pin(async { sandbox.exec("touch refused-run").await.map(drop) }));
     const CASES: &'static [Case] = cases![
         exit_codes_are_exact,
         output_is_exact,
@@ -81,7 +82,11 @@ async fn output_is_there_whole_at_the_end(t: &Bench) -> Check {
 async fn b5_a_string_is_a_shell_text(t: &Bench) -> Check {
     let sandbox = t.sandbox().await?;
     ensure_eq!(sh(&sandbox, "echo a && echo b").await?, "a\nb\n", "`echo a && echo b`");
-    ensure_eq!(sh(&sandbox, "X=7; echo \"$X\" | cat; echo $((X + 1))").await?, "7\n8\n", "variables and pipes");
+    ensure_eq!(
+        sh(&sandbox, "X=7; echo \"$X\" | cat; echo $((X + 1))").await?,
+        "7\n8\n",
+        "variables and pipes"
+    );
     Ok(())
 }
 
@@ -102,11 +107,14 @@ async fn b8_a_base_environment_is_there(t: &Bench) -> Check {
 
 async fn b153_the_host_environment_stays_outside(t: &Bench) -> Check {
     // Variables that every system sets by itself, to values that may well agree.
-    const COMMON: &[&str] = &["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "SHELL", "USER", "LOGNAME", "TERM", "TZ", "_"];
+    const COMMON: &[&str] =
+        &["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "SHELL", "USER", "LOGNAME", "TERM", "TZ", "_"];
     let text = sh(&t.sandbox().await?, "env").await?;
     let inherited: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, value)| !value.is_empty() && !COMMON.contains(&name.as_str()) && !name.starts_with("L"))
+        .filter(|(name, value)| {
+            !value.is_empty() && !COMMON.contains(&name.as_str()) && !name.starts_with("L")
+        })
         .filter(|(name, value)| text.lines().any(|line| line == format!("{name}={value}")))
         .map(|(name, _)| name)
         .collect();
@@ -248,7 +256,9 @@ async fn b200_a_missing_program(t: &Bench) -> Check {
         sh(&sandbox, "echo text > b200; chmod 644 b200").await?;
         match sandbox.exec(["./b200"]).await {
             Ok(output) => ensure_eq!(output.status.code(), Some(126), "the end of a file that is no program"),
-            Err(error) => ensure_eq!(error.kind(), ErrorKind::ProgramNotExecutable, "the kind of error ({error})"),
+            Err(error) => {
+                ensure_eq!(error.kind(), ErrorKind::ProgramNotExecutable, "the kind of error ({error})")
+            }
         }
     }
     Ok(())

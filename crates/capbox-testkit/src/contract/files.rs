@@ -13,7 +13,7 @@ use capbox_core::spec::SandboxPath;
 
 use super::exec::SOON;
 use super::{Ask, Case, Contract, cases};
-use crate::bench::{Bench, files, get, put, sh, within};
+use crate::bench::{Bench, files, folder, get, put, sh, within};
 use crate::check::{Check, Fault, fails};
 use crate::{ensure, ensure_eq};
 
@@ -148,7 +148,10 @@ async fn b87_pipes_and_devices_are_refused(t: &Bench) -> Check {
         fails(read, &[ErrorKind::NotARegularFile])?;
     }
     if t.can(Capability::FilesList) {
-        ensure!(within(SOON, "looking at a pipe", files.exists("pipe")).await??, "a pipe is said not to exist");
+        ensure!(
+            within(SOON, "looking at a pipe", files.exists("pipe")).await??,
+            "a pipe is said not to exist"
+        );
         ensure_eq!(files.stat("pipe").await?.kind, EntryKind::Other, "what a pipe is");
     }
     Ok(())
@@ -518,7 +521,11 @@ async fn removing_removes_one_thing(t: &Bench) -> Check {
     put(&sandbox, "rm/keep", "kept").await?;
     let refused = files.remove("rm/full").await;
     ensure!(refused.is_err(), "`remove` removes a folder that is not empty");
-    ensure_eq!(get(&sandbox, "rm/full/f").await?.as_deref(), Some("x"), "the file in a folder that is not empty");
+    ensure_eq!(
+        get(&sandbox, "rm/full/f").await?.as_deref(),
+        Some("x"),
+        "the file in a folder that is not empty"
+    );
     files.remove("rm/full/f").await?;
     files.remove("rm/full").await?;
     files.mkdir("rm/deep/er").await?;
@@ -636,7 +643,7 @@ async fn told(events: &mut FileEvents, wanted: &[(FileEventKind, &str)]) -> Chec
 
 async fn changes_are_told(t: &Bench) -> Check {
     let sandbox = t.sandbox().await?;
-    files(&sandbox)?.mkdir("watched").await?;
+    folder(&sandbox, "watched").await?;
     let mut events = files(&sandbox)?.watch("watched").await?;
     put(&sandbox, "watched/f", "x").await?;
     told(&mut events, &[(FileEventKind::Created, "watched/f")]).await?;
@@ -685,8 +692,8 @@ async fn b111_a_burst_is_whole_or_says_so(t: &Bench) -> Check {
 
 async fn only_what_is_below_is_told(t: &Bench) -> Check {
     let sandbox = t.sandbox().await?;
-    files(&sandbox)?.mkdir("one").await?;
-    files(&sandbox)?.mkdir("one-more").await?;
+    folder(&sandbox, "one").await?;
+    folder(&sandbox, "one-more").await?;
     let mut events = files(&sandbox)?.watch("one").await?;
     put(&sandbox, "one-more/f", "x").await?;
     put(&sandbox, "one/f", "x").await?;
@@ -779,7 +786,10 @@ async fn b99_copies_do_not_reach_the_host(t: &Bench) -> Check {
         files.upload(&from, way).await.ok();
         canary.untouched()?;
         files.download(way, &to).await.ok();
-        ensure!(fs::read(&to).map_or(true, |got| got != SECRET.as_bytes()), "`{way}` copies a file of the host");
+        ensure!(
+            fs::read(&to).map_or(true, |got| got != SECRET.as_bytes()),
+            "`{way}` copies a file of the host"
+        );
     }
     Ok(())
 }
@@ -855,7 +865,8 @@ async fn b93_a_tree_goes_in_and_out_whole(t: &Bench) -> Check {
     let copied = files.upload_tree(&from, "tree").await?;
     ensure_eq!((copied.files, copied.symlinks, copied.skipped), (3, 2, 0), "what was copied in");
     if t.can(Capability::Run) {
-        let text = sh(&sandbox, "cd tree; cat link/-rf; test -d empty && test -L lost && echo; cat 'x\ny'").await?;
+        let text =
+            sh(&sandbox, "cd tree; cat link/-rf; test -d empty && test -L lost && echo; cat 'x\ny'").await?;
         ensure_eq!(text, "deep\nodd", "the tree, as commands see it");
         if t.inside().permissions {
             ensure_eq!(sh(&sandbox, "tree/run").await?, "ran\n", "what the program in the tree prints");
@@ -893,7 +904,11 @@ async fn trees_are_merged(t: &Bench) -> Check {
     put(&sandbox, "merged/run", "changed").await?;
     files.upload_tree(host.path(), "merged").await?;
     ensure_eq!(get(&sandbox, "merged/more").await?.as_deref(), Some("kept"), "what was in the target");
-    ensure_eq!(get(&sandbox, "merged/run").await?.as_deref(), Some("#!/bin/sh\necho ran\n"), "a file of the tree");
+    ensure_eq!(
+        get(&sandbox, "merged/run").await?.as_deref(),
+        Some("#!/bin/sh\necho ran\n"),
+        "a file of the tree"
+    );
     Ok(())
 }
 
@@ -902,7 +917,8 @@ async fn b105_a_hostile_tree_stays_in_its_folder(t: &Bench) -> Check {
     let (sandbox, host, canary) = (t.sandbox().await?, tempfile::tempdir()?, Canary::new()?);
     let files = files(&sandbox)?;
     let out = canary.folder().display().to_string();
-    sh(&sandbox, format!("mkdir -p hostile/l; ln -s {out} hostile/out; echo evil > hostile/l/secret")).await?;
+    sh(&sandbox, format!("mkdir -p hostile/l; ln -s {out} hostile/out; echo evil > hostile/l/secret"))
+        .await?;
     // The host has a link where the tree has a folder.
     let target = host.path().join("target");
     fs::create_dir(&target)?;
@@ -962,7 +978,8 @@ async fn texts_are_found(t: &Bench) -> Check {
     let sandbox = haystack(t, "texts").await?;
     let query = |text: &str| SearchQuery::default().with_text(text);
     let found = paths(&sandbox, "texts", query("needle")).await?;
-    let expected = ["texts/one.txt:1:needle", "texts/sub/two.txt:2:more needle.*", "texts/sub/x.rs:1:needle$"];
+    let expected =
+        ["texts/one.txt:1:needle", "texts/sub/two.txt:2:more needle.*", "texts/sub/x.rs:1:needle$"];
     ensure_eq!(found, expected, "the lines with `needle`");
     // Plain text, no pattern.
     ensure_eq!(paths(&sandbox, "texts", query(".*")).await?, [expected[1]], "the lines with `.*`");

@@ -142,7 +142,8 @@ async fn the_background_outlives_as_said(t: &Bench) -> Check {
     t.needs(&[Capability::Background])?;
     let survives = t.flags().background_survives;
     let sandbox = t.create(t.spec()).await?;
-    let text = "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo $i > beat.new; mv beat.new beat; sleep 0.05; done";
+    let text =
+        "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo $i > beat.new; mv beat.new beat; sleep 0.05; done";
     drop(sandbox.spawn(text).background().await?);
     let mut watching = sandbox;
     if survives >= BackgroundSurvives::Connection {
@@ -278,7 +279,8 @@ async fn lifetimes_are_as_said(t: &Bench) -> Check {
 async fn a_snapshot_leaves_its_source_as_said(t: &Bench) -> Check {
     t.needs(&[Capability::Snapshot, Capability::Background, Capability::Run])?;
     let sandbox = t.sandbox().await?;
-    let text = "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo $i > beat.new; mv beat.new beat; sleep 0.05; done";
+    let text =
+        "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo $i > beat.new; mv beat.new beat; sleep 0.05; done";
     sandbox.spawn(text).background().await?;
     crate::contract::exec::began(t, "beat").await?;
     let snapshots = sandbox.snapshots().ok_or_else(|| Fault::ignored("needs `snapshot.snapshot`"))?;
@@ -357,7 +359,10 @@ async fn the_boundary_is_as_said(t: &Bench) -> Check {
         let sandbox = t.sandbox().await?;
         let own = format!("/proc/{}/environ", std::process::id());
         let output = run(&sandbox, &format!("cat {own}; cat /proc/1/environ")).await?;
-        ensure!(!output.stdout.text().contains("CARGO_PKG_NAME"), "b154: the host's environment is read by /proc");
+        ensure!(
+            !output.stdout.text().contains("CARGO_PKG_NAME"),
+            "b154: the host's environment is read by /proc"
+        );
     } else {
         let (inside, here) = boot_ids(t).await?;
         ensure!(inside != here, "the kernel inside is the kernel of this machine");

@@ -76,8 +76,7 @@ async fn b199_a_folder_that_cannot_be_entered(t: &Bench) -> Check {
         wrong.push("b199-dir");
     }
     for cwd in wrong {
-        let error =
-            fails(sandbox.exec("touch b199-ran").cwd(cwd).await, &[ErrorKind::BadWorkingDirectory])?;
+        let error = fails(sandbox.exec("touch b199-ran").cwd(cwd).await, &[ErrorKind::BadWorkingDirectory])?;
         ensure!(error.to_string().contains(cwd), "the message does not name `{cwd}`: {error}");
     }
     ensure_eq!(get(&sandbox, "b199-ran").await?, None, "what the command did all the same");
@@ -316,7 +315,8 @@ async fn every_byte_arrives_then_the_end(t: &Bench) -> Check {
     if t.inside().bytes {
         let all: Vec<u8> = (0..=255).collect();
         let output = sandbox.exec("od -An -v -tu1 | tr -s ' \\n' '\\n\\n'").input(all.clone()).await?;
-        let read: Vec<u8> = output.stdout.text().lines().filter_map(|line| line.trim().parse().ok()).collect();
+        let read: Vec<u8> =
+            output.stdout.text().lines().filter_map(|line| line.trim().parse().ok()).collect();
         ensure_eq!(read, all, "the 256 bytes that the command read");
     }
     Ok(())

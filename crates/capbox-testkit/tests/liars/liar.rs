@@ -143,7 +143,8 @@ impl Backend for Liar {
                 base::detach(&created.session).await?;
                 Ok::<_, Error>(created)
             });
-            let created = task.await.map_err(|error| Error::new(ErrorKind::Provider, error.to_string()))??;
+            let created =
+                task.await.map_err(|error| Error::new(ErrorKind::Provider, error.to_string()))??;
             created.session.lease();
             return Ok(lying(created, self.lie));
         }
