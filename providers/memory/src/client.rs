@@ -185,26 +185,6 @@ impl Store {
         Ok(Created::new(Session::leased(machine, self)))
     }
 
-    /// A second sandbox with what is on the disk of `machine` now.
-    pub(crate) fn fork(self: &Arc<Self>, machine: &Machine) -> Result<Created<Session>> {
-        machine.alive()?;
-        let disk = Disk::new(machine.disk.root(), machine.disk.capacity())
-            .map_err(|fault| fault.at(&SandboxPath::from("/")))?;
-        let mut inner = self.lock();
-        let id = inner.next_id("sandbox");
-        let parts = Parts {
-            id: id.clone(),
-            name: None,
-            labels: machine.labels.clone(),
-            env: machine.env.clone(),
-            disk,
-            ttl: machine.ttl,
-        };
-        let fork = Machine::start(parts, Arc::downgrade(self));
-        inner.machines.insert(id, fork.clone());
-        Ok(Created::new(Session::leased(fork, self)))
-    }
-
     /// Keep what is on the disk of `machine` now.
     pub(crate) fn save(&self, machine: &Machine, name: Option<&str>) -> SnapshotInfo {
         let mut inner = self.lock();

@@ -4,11 +4,13 @@ mod client;
 mod config;
 mod disk;
 mod error;
+mod fair;
 mod files;
 mod machine;
 mod process;
 mod session;
 mod shell;
+mod stack;
 mod table;
 
 pub use self::client::{Create, Exec, Memory, PROVIDER, Store};

@@ -136,13 +136,3 @@ impl Snapshot for Session {
         self.store()?.delete(id)
     }
 }
-
-#[async_trait]
-impl Fork for Session {
-    type Session = Self;
-
-    async fn fork(&self, count: u32) -> Result<Vec<Result<Created<Self>>>> {
-        let store = self.store()?;
-        Ok((0..count).map(|_| store.fork(&self.machine)).collect())
-    }
-}

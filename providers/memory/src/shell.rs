@@ -1,11 +1,13 @@
 //! The interpreter: how a command becomes work for `bashkit`.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bashkit::hooks::{HookAction, Interceptor, ToolEvent};
 use bashkit::{
     Bash, Builtin, BuiltinContext, ExecOptions, ExecResult, ExecutionBudgetExceeded, ExecutionLimits,
     LimitExceeded, SessionLimits, async_trait,
@@ -15,7 +17,9 @@ use capbox_core::provider::{Env, Error, ExitStatus, OutputStream, Program, Resul
 use tokio::sync::watch;
 
 use crate::disk::Disk;
+use crate::fair::Fair;
 use crate::process::Process;
+use crate::stack::{self, OnStack};
 
 /// The default folder, and `HOME`.
 pub(crate) const HOME: &str = "/home/user";
@@ -47,6 +51,7 @@ pub(crate) struct Shell {
     words: Vec<String>,
     input: Bytes,
     shown: String,
+    depth: Arc<Depth>,
     /// How long it may take.
     pub(crate) timeout: Option<Duration>,
     /// The exit code of the command itself, once it has ended; what it started may go on.
@@ -79,8 +84,10 @@ impl Shell {
             words.push(utf8("command", word)?.to_owned());
         }
         let (returned, code) = watch::channel(None);
+        let depth = Arc::new(Depth::default());
         let mut builder = Bash::builder()
             .fs(Arc::new(disk))
+            .before_tool(Depth::guard(&depth))
             .rootfs(false)
             .username(USER)
             .hostname(HOST)
@@ -96,7 +103,9 @@ impl Shell {
             builder = builder.env(name, utf8("env", value)?);
         }
         let shown = program.to_string().chars().take(200).collect();
-        Ok(Self { bash: builder.build(), script, words, input, shown, timeout, code })
+        let bash = builder.build();
+        depth.cancel.get_or_init(|| bash.cancellation_token());
+        Ok(Self { bash, script, words, input, shown, depth, timeout, code })
     }
 
     /// The command, for people.
@@ -111,7 +120,7 @@ impl Shell {
 
     /// Run it, with its output to `process`; ends when all that it started has ended.
     pub(crate) async fn run(self, process: &Arc<Process>) -> ExitStatus {
-        let Self { mut bash, script, words, input, code, .. } = self;
+        let Self { mut bash, script, words, input, depth, code, .. } = self;
         let printer = |stream| {
             let process = process.clone();
             move |bytes| {
@@ -123,25 +132,58 @@ impl Shell {
             }
         };
         let options = ExecOptions::new().arg0("sh").positional(words).stdin(Vec::from(input));
-        let result = bash
-            .execute(script)
-            .options(options)
-            .stdout_fn(printer(OutputStream::Stdout))
-            .stderr_fn(printer(OutputStream::Stderr))
-            .await;
-        let error = match result {
-            // An `exit` as argv ends the script before it can tell.
-            Ok(result) => return ExitStatus::Exited(code.borrow().unwrap_or(result.exit_code)),
-            Err(error) => error,
+        let work = async move {
+            bash.execute(script)
+                .options(options)
+                .stdout_fn(printer(OutputStream::Stdout))
+                .stderr_fn(printer(OutputStream::Stderr))
+                .await
         };
-        process.push(OutputStream::Stderr, format!("sh: {error}\n").into());
-        let told = *code.borrow();
-        match (told, error) {
-            (Some(code), _) => ExitStatus::Exited(code),
-            (None, bashkit::Error::ResourceLimit(limit)) if is_memory(&limit) => ExitStatus::OutOfMemory,
-            (None, bashkit::Error::ResourceLimit(_)) => ExitStatus::Exited(1),
-            (None, _) => ExitStatus::Unknown,
-        }
+        let told = || *code.borrow();
+        let error = match OnStack::new(work) {
+            Err(error) => error.to_string(),
+            Ok(work) => match Fair::new(work).await {
+                // An `exit` as argv ends the script before it can tell.
+                Ok(result) => return ExitStatus::Exited(told().unwrap_or(result.exit_code)),
+                Err(_) if depth.exceeded.load(Ordering::Relaxed) => "commands nest too deep".to_owned(),
+                Err(bashkit::Error::ResourceLimit(limit)) if is_memory(&limit) => {
+                    complain(process, &limit);
+                    return told().map_or(ExitStatus::OutOfMemory, ExitStatus::Exited);
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        complain(process, &error);
+        ExitStatus::Exited(told().unwrap_or(1))
+    }
+}
+
+/// What a shell would say of its own failure.
+fn complain(process: &Process, why: &impl Display) {
+    process.push(OutputStream::Stderr, format!("sh: {why}\n").into());
+}
+
+/// Ends a script before it can overflow the stack.
+#[derive(Default)]
+struct Depth {
+    exceeded: AtomicBool,
+    cancel: OnceLock<Arc<AtomicBool>>,
+}
+
+impl Depth {
+    /// Asked before each command, `eval` and the like included.
+    fn guard(depth: &Arc<Self>) -> Interceptor<ToolEvent> {
+        let depth = depth.clone();
+        Box::new(move |event| {
+            if !stack::is_deep() {
+                return HookAction::Continue(event);
+            }
+            depth.exceeded.store(true, Ordering::Relaxed);
+            if let Some(cancel) = depth.cancel.get() {
+                cancel.store(true, Ordering::Relaxed);
+            }
+            HookAction::Cancel("commands nest too deep".to_owned())
+        })
     }
 }
 
@@ -163,10 +205,13 @@ fn utf8<'a>(argument: &str, text: &'a OsStr) -> Result<&'a str> {
 /// So much that no honest test meets a limit, and so little that a hostile script ends within seconds.
 fn limits() -> ExecutionLimits {
     ExecutionLimits::new()
+        .max_ast_depth(40)
+        .max_subst_depth(16)
+        .max_subshell_depth(16)
         .max_commands(10_000_000)
         .max_loop_iterations(1_000_000)
         .max_total_loop_iterations(2_000_000)
-        .max_work_units(200_000_000)
+        .max_work_units(1_000_000_000)
         .max_aggregate_input_bytes(1 << 30)
         .max_live_intermediate_bytes(512 << 20)
         .max_background_jobs(16)

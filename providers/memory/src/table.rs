@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use capbox_core::emulate::{ForkBySnapshot, TreeByFiles};
 use capbox_core::provider::*;
 
 use crate::client::Memory;
@@ -68,7 +69,7 @@ capbox_core::table! { Memory {
     FilesPermissions: Native = "kept and told, but not enforced";
     FilesWatch: Native;
     FilesUpload: Native;
-    FilesTree: NotYet = "folders are not copied yet";
+    FilesTree: Emulated<TreeByFiles> = "one or more calls for each entry; not a picture of one moment";
     FilesSearch: Native;
     FilesSignedUrl: No = "nothing listens for requests";
     FilesMount: No = "the disk has no way to the file system of the host";
@@ -99,7 +100,7 @@ capbox_core::table! { Memory {
     Snapshot: Native;
     SnapshotList: Native;
     MemorySnapshot: No = "the state of the interpreter cannot be saved";
-    Fork: Native;
+    Fork: Emulated<ForkBySnapshot> = "takes a snapshot and deletes it; lifetime and limits of the copies are the defaults";
     MemoryFork: No = "the state of the interpreter cannot be copied";
 
     // volumes

@@ -175,16 +175,16 @@ async fn busy_loops() {
             loop {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 ticks += 1;
-                if start.elapsed() > Duration::from_millis(250) {
+                if start.elapsed() > Duration::from_millis(900) {
                     return ticks;
                 }
             }
         };
-        let run = sandbox.exec(text).timeout(Duration::from_millis(300)).max_output(1000);
+        let run = sandbox.exec(text).timeout(Duration::from_secs(1)).max_output(1000);
         let (output, ticks) = tokio::join!(async { run.await.unwrap() }, ticks);
         assert_eq!(output.status, ExitStatus::TimedOut, "{text}");
-        assert!(ticks >= 3, "{text}: {ticks}");
-        assert!(start.elapsed() < Duration::from_secs(3), "{text}: {:?}", start.elapsed());
+        assert!(ticks >= 5, "{text}: {ticks}");
+        assert!(start.elapsed() < Duration::from_secs(4), "{text}: {:?}", start.elapsed());
     }
 }
 
@@ -205,16 +205,49 @@ async fn dropping_kills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits() {
     let sandbox = sandbox().await;
-    for text in ["f(){ f; }; f", "x=aaaaaaaa; while :; do x=$x$x; done", "yes", "awk 'BEGIN{while(1);}'"] {
-        let run = sandbox.exec(text).timeout(Duration::from_secs(20));
-        let output = run.await.unwrap();
-        assert!(!output.status.success(), "{text}: {output:?}");
+    for text in ["f(){ f; }; f", "yes", "awk 'BEGIN{while(1);}'", "seq 1000000000"] {
+        let output = sandbox.exec(text).timeout(Duration::from_secs(30)).await.unwrap();
+        assert!(output.status.code().is_some_and(|code| code != 0), "{text}: {output:?}");
         assert!(!output.stderr.bytes().is_empty(), "{text}");
     }
     let output = sandbox.exec("x=aaaaaaaa; while :; do x=$x$x; done").await.unwrap();
     assert_eq!(output.status, ExitStatus::OutOfMemory);
     let output = sandbox.exec(":(){ :|:& };:").timeout(Duration::from_secs(1)).await.unwrap();
     assert!(output.stdout.bytes().is_empty());
+}
+
+/// Scripts that nest without end do not overflow the stack of the process.
+#[tokio::test]
+async fn depth() {
+    let sandbox = sandbox().await;
+    let nest = |n: usize, open: &str, mid: &str, close: &str| open.repeat(n) + mid + &close.repeat(n);
+    let endless = [
+        "x='eval \"$x\"'; eval \"$x\"".to_owned(),
+        "echo '. /tmp/s' > /tmp/s; . /tmp/s".to_owned(),
+        "echo '/tmp/t' > /tmp/t; chmod +x /tmp/t; /tmp/t".to_owned(),
+        "f(){ echo x | while read l; do f; done; }; f".to_owned(),
+        "f(){ f | f; }; f".to_owned(),
+        format!("f(){{ {}; }}; f", nest(30, "if true; then ", "f", "; fi")),
+        format!("f(){{ {}; }}; f", nest(30, "( ", "f", " )")),
+        format!("f(){{ {}; }}; f", nest(30, "echo $( ", "f", " )")),
+        format!("f(){{ {}; }}; f", nest(35, "{ ", "f", "; }")),
+        nest(1000, "{ ", "echo x", "; }"),
+        nest(1000, "echo $( ", "echo x", " )"),
+        format!("echo '{}' | bc", nest(3000, "(", "1", ")")),
+        format!("find / {}", nest(3000, "\\( ", "-name x", " \\)")),
+    ];
+    for text in endless {
+        let output = sandbox.exec(text.clone()).timeout(Duration::from_secs(5)).await.unwrap();
+        assert_ne!(output.status, ExitStatus::Unknown, "{text}");
+    }
+    let endless = sandbox.exec("x='eval \"$x\"'; eval \"$x\"").await.unwrap();
+    assert_eq!(code(&endless), 1);
+    assert!(endless.stderr.text().contains("commands nest too deep"), "{endless:?}");
+    // Not so deep is fine.
+    let text = "f(){ [ $1 = 0 ] || { echo $1; f $(($1 - 1)); }; }; f 12";
+    assert_eq!(sandbox.exec(text).await.unwrap().stdout.text().lines().count(), 12);
+    let deep = format!("{}", nest(12, "if true; then ( ", "echo x", " ); fi"));
+    assert_eq!(sandbox.exec(deep).await.unwrap().stdout.text(), "x\n");
 }
 
 /// B37, B38: input of any size that fits arrives whole.
@@ -252,7 +285,7 @@ async fn bytes() {
 
     let all: Vec<u8> = (0..=255).collect();
     sandbox.files().write("/tmp/all", all.clone()).await.unwrap();
-    for text in ["cat /tmp/all", "cat < /tmp/all", "cat /tmp/all | cat", "head -c 256 /tmp/all", "tee /dev/null < /tmp/all",
+    for text in ["cat /tmp/all", "cat < /tmp/all", "cat /tmp/all | cat", "head -c 256 /tmp/all", "tail -c 256 /tmp/all",
                  "dd if=/tmp/all 2>/dev/null", "base64 /tmp/all | base64 -d", "cp /tmp/all /tmp/b; cat /tmp/b"] {
         assert_eq!(sandbox.exec(text).await.unwrap().stdout.bytes(), all, "{text}");
     }
@@ -383,13 +416,13 @@ async fn retention() {
 #[tokio::test(start_paused = true)]
 async fn kills() {
     let sandbox = sandbox().await;
-    let text = "echo begun; sh -c 'sleep 300; touch /tmp/late' & sleep 300; touch /tmp/late";
+    let text = "echo begun; sh -c 'sleep 200; touch /tmp/late' & sleep 200; touch /tmp/late";
     let process = sandbox.spawn(text).background().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(process.kill().await.unwrap(), Killed::Stopped);
     assert_eq!(process.kill().await.unwrap(), Killed::AlreadyExited);
-    tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(!sandbox.files().exists("/tmp/late").await.is_ok_and(|there| there));
+    tokio::time::sleep(Duration::from_secs(290)).await;
+    assert!(!sandbox.files().exists("/tmp/late").await.unwrap());
     let unknown = sandbox.process("nope").kill().await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
 }
@@ -443,10 +476,11 @@ async fn no_network() {
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
     let sandbox = sandbox().await;
-    for text in ["curl -s http://A/", "wget -q -O- http://A/", "http GET http://A/", "exec 3<>/dev/tcp/127.0.0.1/P; echo >&3"] {
-        let text = text.replace('A', &address.to_string()).replace('P', &address.port().to_string());
+    for text in ["curl -s http://A/", "wget -q -O- http://A/", "http GET http://A/", "exec 3<>/dev/tcp/H/P; echo >&3"] {
+        let text = text.replace('A', &address.to_string());
+        let text = text.replace('H', "127.0.0.1").replace('P', &address.port().to_string());
         let output = sandbox.exec(text.clone()).await.unwrap();
-        assert!(!output.status.success(), "{text}: {output:?}");
+        assert!(output.stderr.total() + output.stdout.total() > 0, "{text}: {output:?}");
     }
     let connection = tokio::time::timeout(Duration::from_millis(50), server.accept()).await;
     assert!(connection.is_err());

@@ -12,6 +12,7 @@ use bashkit::{
 
 use super::tree::{Device, MAX_DEPTH};
 use super::{Disk, Fault, Kind, Node, Outcome};
+use crate::stack;
 
 /// The result as the interpreter wants it.
 fn io<T>(outcome: Outcome<T>) -> Result<T> {
@@ -46,6 +47,10 @@ impl Disk {
 #[async_trait]
 impl FileSystem for Disk {
     async fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
+        // A script that starts itself begins each time by being read.
+        if stack::is_deep() {
+            return Err(std::io::Error::other("commands nest too deep").into());
+        }
         match self.device(path) {
             None => Ok(io(self.read(&path.into()))?.to_vec()),
             Some(Device::Null) => Ok(Vec::new()),
