@@ -5,6 +5,10 @@
 //! an `O_PATH` descriptor and looked at before it is opened: only regular files and folders are, and none of
 //! `/proc` and its like, where a file can be a door to something else.
 
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
 use crate::job::{self, CODE};
 use crate::os::{self, Fd, Path, resolve};
 use crate::proto::{self, Boot, FileReply, FileRequest, Malformed, Stat, open};
@@ -14,6 +18,8 @@ use crate::{remove, wire};
 
 /// What became of a request.
 pub(crate) enum Served {
+    /// There was none.
+    Idle,
     /// It has been answered.
     Answered,
     /// A child of this number is at work; its end is the answer.
@@ -37,33 +43,19 @@ impl From<Errno> for Refused {
 
 type Checked<T> = core::result::Result<T, Refused>;
 
-/// Serves one request of a file channel.
+/// Serves what there is on a file channel, up to some requests.
 pub(crate) fn serve(boot: &Boot, sandbox: &Sandbox, channel: &Fd, buffer: &mut [u8]) -> Served {
-    let packet = match wire::receive(channel.raw(), buffer, false) {
-        Ok(Some(packet)) => packet,
-        Err(Errno::AGAIN) => return Served::Answered,
-        _ => return Served::Gone,
-    };
-    let files = Files { boot, sandbox };
-    let (reply, fd) = match FileRequest::decode(&packet.bytes) {
-        Ok(FileRequest::RemoveTree { path }) => match files.remove_tree(&path) {
-            Ok(pid) => return Served::Helper(pid),
-            Err(errno) => (FileReply::Failed { errno: errno.0 }, None),
-        },
-        Ok(request) => match os::as_user(CODE, || files.request(&request)) {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(Refused::Errno(errno))) | Err(errno) => (FileReply::Failed { errno: errno.0 }, None),
-            Ok(Err(Refused::Outside)) => (FileReply::Outside, None),
-            Ok(Err(Refused::Special(mode))) => (FileReply::Special { mode }, None),
-        },
-        Err(Malformed::Version(_)) => (FileReply::Version { version: proto::VERSION }, None),
-        Err(_) => (FileReply::Failed { errno: Errno::PROTO.0 }, None),
-    };
-    let fds = fd.as_ref().map(Fd::raw);
-    match wire::send(channel.raw(), &reply.encode(), fds.as_slice()) {
-        Ok(()) => Served::Answered,
-        Err(_) => Served::Gone,
-    }
+    let files = Files { boot, sandbox, last_folder: RefCell::new(None) };
+    let served = os::as_user(CODE, || {
+        for _ in 0..REQUESTS_IN_A_TURN {
+            match files.serve_one(channel, buffer) {
+                Served::Answered => {}
+                other => return other,
+            }
+        }
+        Served::Answered
+    });
+    served.unwrap_or(Served::Gone)
 }
 
 /// Tells the client how a helper ended, from its wait status.
@@ -76,12 +68,45 @@ pub(crate) fn helper_ended(channel: &Fd, status: i32) -> Result<()> {
     wire::send(channel.raw(), &reply.encode(), &[])
 }
 
+/// Requests that are served in one turn.
+const REQUESTS_IN_A_TURN: usize = 16;
+
+/// Files, for one turn of a channel.
 struct Files<'a> {
     boot: &'a Boot,
     sandbox: &'a Sandbox,
+    /// The folder of the last request, by its path: copies come folder by folder.
+    last_folder: RefCell<Option<(Vec<u8>, Rc<Fd>)>>,
 }
 
 impl Files<'_> {
+    fn serve_one(&self, channel: &Fd, buffer: &mut [u8]) -> Served {
+        let packet = match wire::receive(channel.raw(), buffer, false) {
+            Ok(Some(packet)) => packet,
+            Err(Errno::AGAIN) => return Served::Idle,
+            _ => return Served::Gone,
+        };
+        let (reply, fd) = match FileRequest::decode(&packet.bytes) {
+            Ok(FileRequest::RemoveTree { path }) => match self.remove_tree(&path) {
+                Ok(pid) => return Served::Helper(pid),
+                Err(errno) => (FileReply::Failed { errno: errno.0 }, None),
+            },
+            Ok(request) => match self.request(&request) {
+                Ok(answer) => answer,
+                Err(Refused::Errno(errno)) => (FileReply::Failed { errno: errno.0 }, None),
+                Err(Refused::Outside) => (FileReply::Outside, None),
+                Err(Refused::Special(mode)) => (FileReply::Special { mode }, None),
+            },
+            Err(Malformed::Version(_)) => (FileReply::Version { version: proto::VERSION }, None),
+            Err(_) => (FileReply::Failed { errno: Errno::PROTO.0 }, None),
+        };
+        let fds = fd.as_ref().map(Fd::raw);
+        match wire::send(channel.raw(), &reply.encode(), fds.as_slice()) {
+            Ok(()) => Served::Answered,
+            Err(_) => Served::Gone,
+        }
+    }
+
     fn request(&self, request: &FileRequest) -> Checked<(FileReply, Option<Fd>)> {
         let done = Ok((FileReply::Done, None));
         match request {
@@ -98,18 +123,21 @@ impl Files<'_> {
                 done
             }
             FileRequest::Rename { from, to, no_replace } => {
+                self.last_folder.take();
                 let ((from, old), (to, new)) = (self.parent(from)?, self.parent(to)?);
                 let flags = if *no_replace { os::RENAME_NOREPLACE } else { 0 };
                 os::renameat2(from.raw(), &old, to.raw(), &new, flags)?;
                 done
             }
             FileRequest::Remove { path, directory } => {
+                self.last_folder.take();
                 let (parent, name) = self.parent(path)?;
                 os::unlinkat(parent.raw(), &name, if *directory { sys::AT_REMOVEDIR } else { 0 })?;
                 done
             }
             FileRequest::RemoveTree { .. } => Err(Errno::INVAL.into()), // not served as the code's user at once
             FileRequest::Symlink { target, path } => {
+                self.last_folder.take();
                 let (parent, name) = self.parent(path)?;
                 os::symlinkat(&os::path(target)?, parent.raw(), &name)?;
                 done
@@ -148,8 +176,13 @@ impl Files<'_> {
         let create = flags & open::CREATE != 0;
         let exclusive = flags & open::EXCLUSIVE != 0;
         loop {
-            match self.find(path, flags & open::NO_FOLLOW == 0) {
-                Ok(_) if create && exclusive => return Err(Errno::EXIST.into()),
+            // What must be new need not be looked for.
+            let found = if create && exclusive {
+                Err(Errno::NOENT)
+            } else {
+                self.find(path, flags & open::NO_FOLLOW == 0)
+            };
+            match found {
                 Ok(file) => {
                     let is_folder = checked(&file)? == os::S_IFDIR;
                     if is_folder && access != sys::O_RDONLY {
@@ -217,7 +250,7 @@ impl Files<'_> {
         if pid != 0 {
             return Ok(pid as i32);
         }
-        let result = os::as_user(CODE, || -> Checked<()> {
+        let result = (|| -> Checked<()> {
             let (parent, name) = self.parent(path)?;
             match os::unlinkat(parent.raw(), &name, sys::AT_REMOVEDIR) {
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ACCES) => {}
@@ -226,11 +259,11 @@ impl Files<'_> {
             }
             remove::contents(&remove::open(&parent, &name)?);
             Ok(os::unlinkat(parent.raw(), &name, sys::AT_REMOVEDIR)?)
-        });
+        })();
         sys::exit_group(match result {
-            Ok(Ok(())) => 0,
-            Ok(Err(Refused::Errno(errno))) | Err(errno) => errno.0,
-            Ok(Err(Refused::Outside | Refused::Special(_))) => Errno::PERM.0,
+            Ok(()) => 0,
+            Err(Refused::Errno(errno)) => errno.0,
+            Err(Refused::Outside | Refused::Special(_)) => Errno::PERM.0,
         })
     }
 
@@ -242,7 +275,7 @@ impl Files<'_> {
     }
 
     /// The folder that a path's last name is in, and that name.
-    fn parent(&self, path: &[u8]) -> Checked<(Fd, Path)> {
+    fn parent(&self, path: &[u8]) -> Checked<(Rc<Fd>, Path)> {
         let path = job::absolute(&self.boot.cwd, path)?;
         let mut path = path.to_bytes();
         while let [shorter @ .., b'/'] = path {
@@ -253,10 +286,18 @@ impl Files<'_> {
         if matches!(name, b"" | b"." | b"..") {
             return Err(Errno::INVAL.into());
         }
+        let mut last = self.last_folder.borrow_mut();
+        if let Some((path, known)) = last.as_ref()
+            && path == folder
+        {
+            return Ok((known.clone(), os::path(name)?));
+        }
         let flags = sys::O_PATH | sys::O_DIRECTORY;
-        let folder = os::openat2(self.sandbox.root.raw(), &os::path(folder)?, flags, 0, INSIDE)?;
-        on_a_file_system(&folder)?;
-        Ok((folder, os::path(name)?))
+        let opened = os::openat2(self.sandbox.root.raw(), &os::path(folder)?, flags, 0, INSIDE)?;
+        on_a_file_system(&opened)?;
+        let opened = Rc::new(opened);
+        *last = Some((folder.to_vec(), opened.clone()));
+        Ok((opened, os::path(name)?))
     }
 }
 

@@ -223,6 +223,17 @@ unsafe impl GlobalAlloc for Heap {
         block
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's contract is that of `alloc`.
+        let block = unsafe { self.alloc(layout) };
+        // Mappings of their own are new, and zero without being touched.
+        if !block.is_null() && class_of(layout).is_some() {
+            // SAFETY: a block of at least this size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
             // SAFETY: a mapping of its own, of this length.

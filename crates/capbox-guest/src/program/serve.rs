@@ -240,7 +240,7 @@ impl Server {
             }
             Source::Files(fd) => {
                 match files::serve(&self.boot, &self.sandbox, &fd, &mut self.packet) {
-                    Served::Answered => {}
+                    Served::Answered | Served::Idle => {}
                     Served::Helper(pid) => drop(self.helpers.insert(pid, token)),
                     Served::Gone => return Ok(()),
                 }

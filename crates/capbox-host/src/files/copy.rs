@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -46,7 +46,7 @@ impl Files {
             self.mkdir(parent, true, 0o755)?;
         }
         if meta.is_file() {
-            self.upload_file(&source, target, &mut copied)?;
+            self.upload_files(&[(source, target.to_owned())], &mut copied)?;
             return Ok(copied);
         }
         if !meta.is_dir() {
@@ -63,6 +63,7 @@ impl Files {
                 modes.push((target.clone(), mode));
             }
             copied.directories += 1;
+            let mut files = Vec::new();
             for entry in fs::read_dir(&source).on(&source)? {
                 let entry = entry.on(&source)?;
                 let (source, target) = (entry.path(), target.join(entry.file_name()));
@@ -70,14 +71,19 @@ impl Files {
                 if kind.is_dir() {
                     folders.push((source, target));
                 } else if kind.is_file() {
-                    self.upload_file(&source, &target, &mut copied)?;
+                    files.push((source, target));
                 } else if kind.is_symlink() {
                     self.upload_link(&fs::read_link(&source).on(&source)?, &target)?;
                     copied.links += 1;
                 } else {
                     copied.skipped.push(source);
                 }
+                if files.len() >= BATCH {
+                    self.upload_files(&files, &mut copied)?;
+                    files.clear();
+                }
             }
+            self.upload_files(&files, &mut copied)?;
         }
         // Folders that could not be written to come last, the deepest first.
         for (target, mode) in modes.into_iter().rev() {
@@ -86,35 +92,44 @@ impl Files {
         Ok(copied)
     }
 
-    fn upload_file(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let mut from =
-            OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
-        let meta = from.metadata().on(source)?;
-        if !meta.is_file() {
-            copied.skipped.push(source.to_owned());
-            return Ok(());
-        }
-        let mode = meta.permissions().mode() & 0o777;
-        // A new file, mostly, which needs no replacing.
-        match self.open_with(target, open::WRITE | open::CREATE | open::EXCLUSIVE, mode) {
-            Ok(mut to) => {
-                let done = io::copy(&mut from, &mut to).on(target);
-                copied.bytes += done.inspect_err(|_| drop(self.remove(target)))?;
-                if let Ok(modified) = meta.modified() {
-                    to.set_times(FileTimes::new().set_modified(modified)).on(target)?;
-                }
+    /// Copies files, from paths on the host to paths inside.
+    fn upload_files(&self, files: &[(PathBuf, PathBuf)], copied: &mut Copied) -> Result<()> {
+        let mut sources = Vec::with_capacity(files.len());
+        let mut targets = Vec::with_capacity(files.len());
+        for (source, target) in files {
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+            let from =
+                OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
+            let meta = from.metadata().on(source)?;
+            if !meta.is_file() {
+                copied.skipped.push(source.clone());
+                continue;
             }
-            Err(Error::AlreadyExists { .. }) => {
-                let options = WriteOptions { mode: Some(mode), ..WriteOptions::default() };
-                copied.bytes += self.write(target, &mut from, &options)?;
-                if let Ok(modified) = meta.modified() {
-                    self.set_modified(target, modified)?;
-                }
-            }
-            Err(error) => return Err(error),
+            targets.push((target.clone(), meta.permissions().mode() & 0o777));
+            sources.push((from, meta));
         }
-        copied.files += 1;
+        // New files, mostly, which need no replacing.
+        let opened = self.open_many(&targets, open::WRITE | open::CREATE | open::EXCLUSIVE);
+        for (((mut from, meta), (target, mode)), to) in sources.into_iter().zip(&targets).zip(opened) {
+            match to {
+                Ok(mut to) => {
+                    let done = transfer(&mut from, &mut to, meta.len()).on(target);
+                    copied.bytes += done.inspect_err(|_| drop(self.remove(target)))?;
+                    if let Ok(modified) = meta.modified() {
+                        to.set_times(FileTimes::new().set_modified(modified)).on(target)?;
+                    }
+                }
+                Err(Error::AlreadyExists { .. }) => {
+                    let options = WriteOptions { mode: Some(*mode), ..WriteOptions::default() };
+                    copied.bytes += self.write(target, &mut from, &options)?;
+                    if let Ok(modified) = meta.modified() {
+                        self.set_modified(target, modified)?;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            copied.files += 1;
+        }
         Ok(())
     }
 
@@ -144,7 +159,8 @@ impl Files {
                 };
                 let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
                 let folder = rustix::fs::open(parent, FOLDER, Mode::empty()).on(parent)?;
-                self.download_file(source, 0, &folder, name, &target, &mut copied)?;
+                let from = self.open(source)?;
+                download_file(from, source, &folder, name, &target, &mut copied)?;
                 Ok(copied)
             }
             Kind::Directory => {
@@ -175,6 +191,7 @@ impl Files {
             };
             let to = below(&root, &relative, target)?;
             copied.directories += 1;
+            let mut files = Vec::new();
             for Entry { name, metadata } in self.entries(from, &inner)? {
                 check_name(&name, &inner)?;
                 let (path, shown) = (inner.join(&name), target.join(&relative).join(&name));
@@ -192,15 +209,27 @@ impl Files {
                         }
                         folders.push(relative.join(&name));
                     }
-                    Kind::File => {
-                        self.download_file(&path, open::NO_FOLLOW, &to, &name, &shown, copied)?;
-                    }
+                    Kind::File => files.push((path, 0)),
                     Kind::Symlink => {
                         let says = self.read_link(&path)?;
                         replacing(&to, &name, || rustix::fs::symlinkat(&says, &to, &*name)).on(&shown)?;
                         copied.links += 1;
                     }
                     _ => copied.skipped.push(path),
+                }
+            }
+            for batch in files.chunks(BATCH) {
+                let opened = self.open_many(batch, open::READ | open::NO_FOLLOW);
+                for ((path, _), from) in batch.iter().zip(opened) {
+                    let name = path.file_name().unwrap_or_default();
+                    let shown = target.join(&relative).join(name);
+                    match from {
+                        Ok(from) => download_file(from, path, &to, name, &shown, copied)?,
+                        Err(Error::OutsideSandbox { .. } | Error::NotRegular { .. }) => {
+                            copied.skipped.push(path.clone());
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             }
         }
@@ -210,41 +239,55 @@ impl Files {
         }
         Ok(())
     }
-
-    fn download_file(
-        &self,
-        source: &Path,
-        flags: u32,
-        folder: &OwnedFd,
-        name: &OsStr,
-        shown: &Path,
-        copied: &mut Copied,
-    ) -> Result<()> {
-        let mut from = match self.open_with(source, open::READ | flags, 0) {
-            Ok(from) => from,
-            Err(Error::OutsideSandbox { .. } | Error::NotRegular { .. }) if flags != 0 => {
-                copied.skipped.push(source.to_owned());
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let meta = from.metadata().on(source)?;
-        if !meta.is_file() {
-            return Err(Error::IsADirectory { path: source.display().to_string() });
-        }
-        let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o777);
-        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = replacing(folder, name, || rustix::fs::openat(folder, name, how, mode)).on(shown)?;
-        rustix::fs::fchmod(&to, mode).on(shown)?;
-        let mut to = File::from(to);
-        copied.bytes += io::copy(&mut from, &mut to).on(shown)?;
-        if let Ok(modified) = meta.modified() {
-            to.set_times(FileTimes::new().set_modified(modified)).on(shown)?;
-        }
-        copied.files += 1;
-        Ok(())
-    }
 }
+
+/// Writes one file to the host. `from` is open and regular, or a folder that has come in its place.
+fn download_file(
+    mut from: File,
+    source: &Path,
+    folder: &OwnedFd,
+    name: &OsStr,
+    shown: &Path,
+    copied: &mut Copied,
+) -> Result<()> {
+    let meta = from.metadata().on(source)?;
+    if !meta.is_file() {
+        return Err(Error::IsADirectory { path: source.display().to_string() });
+    }
+    let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o777);
+    let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let to = replacing(folder, name, || rustix::fs::openat(folder, name, how, mode)).on(shown)?;
+    rustix::fs::fchmod(&to, mode).on(shown)?;
+    let mut to = File::from(to);
+    copied.bytes += transfer(&mut from, &mut to, meta.len()).on(shown)?;
+    if let Ok(modified) = meta.modified() {
+        to.set_times(FileTimes::new().set_modified(modified)).on(shown)?;
+    }
+    copied.files += 1;
+    Ok(())
+}
+
+/// Copies a file. Small ones by hand: asking the kernel for a better way takes longer than copying.
+fn transfer(from: &mut File, to: &mut File, size: u64) -> io::Result<u64> {
+    const SMALL: usize = 64 * 1024;
+    let Some(size) = usize::try_from(size).ok().filter(|size| *size < SMALL) else {
+        return io::copy(from, to);
+    };
+    // As much as there was when it was opened, without asking for more.
+    let mut content = vec![0; size];
+    let mut len = 0;
+    while len < size {
+        match from.read(&mut content[len..])? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    to.write_all(&content[..len])?;
+    Ok(len as u64)
+}
+
+/// Files that are opened at a time.
+const BATCH: usize = 64;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
