@@ -14,7 +14,7 @@ use clap::Args;
 const DEFAULT_ON: &str = "local://";
 
 /// For `create`, whose sandboxes are meant to stay for a while.
-pub(crate) const CREATE_TTL: Duration = Duration::from_secs(60 * 60);
+pub(crate) const CREATE_TTL: Duration = Duration::from_hours(1);
 
 /// The provider.
 #[derive(Args)]

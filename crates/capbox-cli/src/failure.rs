@@ -126,7 +126,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     if error.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand {
         error_line("no command is given");
-        hint_line("`capbox --help` lists the commands");
+        hint_line("`--help` lists the commands");
         return OWN_FAILURE.into();
     }
     let (message, hint) = explained(error);

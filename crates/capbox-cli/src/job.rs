@@ -88,16 +88,16 @@ impl Job {
     pub(crate) async fn run(self, sandbox: &AnySandbox) -> Result<Done, Failure> {
         let told = self.told;
         let exit = match self.output {
-            OurOutput::Terminal => self.in_terminal(sandbox).await?,
-            OurOutput::Streamed => self.streamed(sandbox).await?,
+            OurOutput::Terminal => Box::pin(self.in_terminal(sandbox)).await?,
+            OurOutput::Streamed => Box::pin(self.streamed(sandbox)).await?,
             OurOutput::Collected => {
-                let output = self.collected(sandbox).await?;
+                let output = Box::pin(self.collected(sandbox)).await?;
                 print(&output).await?;
                 Exit::new(output.status).with_background(output.background_remains)
             }
             OurOutput::Document => {
                 let start = Instant::now();
-                let output = self.collected(sandbox).await?;
+                let output = Box::pin(self.collected(sandbox)).await?;
                 document(sandbox, &output, start.elapsed())?;
                 Exit::new(output.status).with_background(output.background_remains)
             }
@@ -249,13 +249,13 @@ pub(crate) async fn follow(process: &mut Process) -> Result<Exit, Failure> {
 
 /// The same for a terminal, whose size follows ours.
 async fn follow_terminal(sandbox: &AnySandbox, process: &mut Process) -> Result<Exit, Failure> {
-    let resized = sandbox.process(process.id());
+    let inner = sandbox.process(process.id());
     let can_resize = sandbox.can(Capability::PtyResize);
     let resizes = async {
         let mut changes = signal(SignalKind::window_change())?;
         while changes.recv().await.is_some() {
             if can_resize {
-                match resized.resize(terminal::size()).await {
+                match inner.resize(terminal::size()).await {
                     // It has just ended.
                     Err(error) if error.kind() == ErrorKind::Conflict => return Ok(()),
                     other => other?,

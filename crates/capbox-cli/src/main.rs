@@ -12,7 +12,8 @@ mod text;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 
@@ -31,6 +32,15 @@ struct Cli {
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => commands::run(cli.command),
+        Err(usage) if usage.kind() == ErrorKind::DisplayHelp => help(&usage),
         Err(usage) => failure::usage(&usage),
     }
+}
+
+/// Help lists the commands, which are put together only when they are asked for.
+fn help(bare: &clap::Error) -> ExitCode {
+    let mut cli = Cli::command();
+    cli.build();
+    let help = cli.try_get_matches().err();
+    failure::usage(help.as_ref().unwrap_or(bare))
 }

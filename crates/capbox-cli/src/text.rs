@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 /// Print rows in columns, each as wide as its widest cell; the last one is not padded.
-pub(crate) fn columns<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
-    let head = head.map(str::to_owned);
-    let lines = || std::iter::once(&head).chain(rows);
-    let mut widths = [0; N];
+pub(crate) fn columns(head: &[&str], rows: &[impl AsRef<[String]>]) -> io::Result<()> {
+    let head: Vec<String> = head.iter().map(|&title| title.to_owned()).collect();
+    let lines = || std::iter::once(head.as_slice()).chain(rows.iter().map(AsRef::as_ref));
+    let mut widths = vec![0; head.len()];
     for line in lines() {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());
@@ -16,8 +16,9 @@ pub(crate) fn columns<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> 
     let mut text = String::new();
     for line in lines() {
         let start = text.len();
-        for (cell, width) in line.iter().zip(widths) {
-            text.push_str(&format!("{cell:width$}  "));
+        for (cell, width) in line.iter().zip(&widths) {
+            text += cell;
+            text.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
         }
         text.truncate(start + text[start..].trim_end().len());
         text.push('\n');

@@ -3,7 +3,7 @@
 use std::io;
 
 use capbox::capability::limits::Limit;
-use capbox::capability::{Capabilities, Capability, Level, RowKind, Rows};
+use capbox::capability::{Capabilities, Capability, Level, NotSupported, RowKind, Rows};
 use capbox::{Registry, Result};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -29,6 +29,25 @@ pub(crate) struct Args {
 struct View {
     table: &'static Rows,
     here: Option<Capabilities>,
+}
+
+impl View {
+    /// Why a declared row cannot be had here.
+    fn lowered(&self, capability: Capability) -> Option<NotSupported> {
+        let declared = self.table.row(capability).level != Level::Unsupported;
+        self.here.as_ref().filter(|_| declared)?.require(capability).err()
+    }
+
+    /// The answer to a row in a word, and what there is to say about it.
+    fn answer(&self, capability: Capability) -> (&'static str, &'static str) {
+        let row = self.table.row(capability);
+        match (self.lowered(capability), row.level, row.adapted) {
+            (Some(lowered), ..) => (lowered.refusal.as_str(), lowered.reason),
+            (None, Level::Unsupported, true) => ("no", row.note),
+            (None, Level::Unsupported, false) => ("not yet", row.note),
+            (None, level, _) => (level.as_str(), row.note),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -116,61 +135,39 @@ pub(super) fn here(registry: &Registry, table: &'static Rows) -> Option<Capabili
     Some(client.capabilities().clone())
 }
 
-fn show_one(View { table, here }: &View) -> io::Result<()> {
+fn show_one(view @ View { table, .. }: &View) -> io::Result<()> {
     let rows: Vec<_> = table
         .rows
         .iter()
         .map(|row| {
-            let refused = here.as_ref().and_then(|here| here.require(row.capability).err());
-            let (level, note) = match refused {
-                Some(refusal) if row.level != Level::Unsupported => {
-                    (refusal.refusal.as_str(), refusal.reason)
-                }
-                _ => (level_word(row.level, row.adapted), row.note),
-            };
-            [named(row.capability), level.to_owned(), note.to_owned()]
+            let (word, note) = view.answer(row.capability);
+            [named(row.capability), word.to_owned(), note.to_owned()]
         })
         .collect();
-    text::columns(["ROW", "LEVEL", "NOTE"], &rows)?;
+    text::columns(&["ROW", "LEVEL", "NOTE"], &rows)?;
     text::line("")?;
     let flags: Vec<_> =
         table.flag_entries().into_iter().map(|(name, value)| [name.to_owned(), value]).collect();
-    text::columns(["FLAG", "VALUE"], &flags)?;
+    text::columns(&["FLAG", "VALUE"], &flags)?;
     text::line("\n† a security row: it is never emulated, never defaulted away")
 }
 
 fn show_matrix(views: &[View]) -> io::Result<()> {
-    let width = Capability::ALL.iter().map(|c| named(*c).chars().count()).max().unwrap_or_default();
-    let cells = |views: &[View], cell: &dyn Fn(&View) -> &'static str| -> String {
-        views.iter().map(|view| format!("  {:12}", cell(view))).collect()
-    };
-    let mut lines = vec![format!("{:width$}{}", "ROW", cells(views, &|view| view.table.provider))];
-    for capability in Capability::ALL {
-        let level = |view: &View| {
-            let row = view.table.row(*capability);
-            let refused = view.here.as_ref().and_then(|here| here.require(*capability).err());
-            match refused {
-                Some(refusal) if row.level != Level::Unsupported => refusal.refusal.as_str(),
-                _ => level_word(row.level, row.adapted),
-            }
-        };
-        lines.push(format!("{:width$}{}", named(*capability), cells(views, &level)));
-    }
-    lines.push("\n† a security row; `capbox caps PROVIDER` shows notes and flags".to_owned());
-    text::line(&lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n"))
+    let head: Vec<_> = std::iter::once("ROW").chain(views.iter().map(|view| view.table.provider)).collect();
+    let rows: Vec<Vec<_>> = Capability::ALL
+        .iter()
+        .map(|capability| {
+            let words = views.iter().map(|view| view.answer(*capability).0.to_owned());
+            std::iter::once(named(*capability)).chain(words).collect()
+        })
+        .collect();
+    text::columns(&head, &rows)?;
+    text::line("\n† a security row; `capbox caps PROVIDER` shows notes and flags")
 }
 
 fn named(capability: Capability) -> String {
     let mark = if capability.is_security() { " †" } else { "" };
     format!("{capability}{mark}")
-}
-
-const fn level_word(level: Level, adapted: bool) -> &'static str {
-    match (level, adapted) {
-        (Level::Unsupported, true) => "no",
-        (Level::Unsupported, false) => "not yet",
-        (level, _) => level.as_str(),
-    }
 }
 
 const fn kind_word(kind: RowKind) -> &'static str {
@@ -183,13 +180,12 @@ const fn kind_word(kind: RowKind) -> &'static str {
 }
 
 impl From<&View> for ProviderDocument {
-    fn from(View { table, here }: &View) -> Self {
+    fn from(view @ View { table, here }: &View) -> Self {
         let rows = table
             .rows
             .iter()
             .map(|row| {
                 let capability = row.capability;
-                let refused = here.as_ref().and_then(|here| here.require(capability).err());
                 RowDocument {
                     capability: capability.as_str(),
                     alias: capability.alias(),
@@ -199,8 +195,9 @@ impl From<&View> for ProviderDocument {
                     adapted: row.adapted,
                     note: row.note,
                     effective: here.as_ref().map(|here| here.effective(capability).as_str()),
-                    lowered: refused.filter(|_| row.level != Level::Unsupported).map(|refusal| {
-                        LoweredDocument { refusal: refusal.refusal.as_str(), reason: refusal.reason }
+                    lowered: view.lowered(capability).map(|lowered| LoweredDocument {
+                        refusal: lowered.refusal.as_str(),
+                        reason: lowered.reason,
                     }),
                 }
             })

@@ -124,7 +124,7 @@ fn by_reason(lowered: &Lowered) -> Vec<Lacking> {
     {
         Some(lacking) => lacking.capabilities.push(capability.as_str()),
         None => {
-            all.push(Lacking { refusal: refusal.as_str(), reason, capabilities: vec![capability.as_str()] })
+            all.push(Lacking { refusal: refusal.as_str(), reason, capabilities: vec![capability.as_str()] });
         }
     };
     for (capability, refusal, reason) in lowered.iter() {

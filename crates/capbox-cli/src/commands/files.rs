@@ -312,7 +312,7 @@ fn describe(entries: &[Entry]) -> io::Result<()> {
             ]
         })
         .collect();
-    text::columns(["KIND", "MODE", "SIZE", "MODIFIED", "NAME"], &rows)
+    text::columns(&["KIND", "MODE", "SIZE", "MODIFIED", "NAME"], &rows)
 }
 
 fn octal(mode: u32) -> String {

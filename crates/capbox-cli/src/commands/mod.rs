@@ -23,7 +23,9 @@ use clap::Subcommand;
 
 use crate::failure::{self, Outcome};
 
+// The arguments of a command are put together only where that command is given: `run` is to start fast.
 #[derive(Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     Run(run::Args),
     Create(create::Args),

@@ -59,16 +59,13 @@ struct ProcessDocument<'a> {
 }
 
 pub(crate) async fn run(args: Args) -> Outcome {
-    match &args.id {
-        Some(id) => {
-            let processes = args.on.connect(id).await?.processes().await?;
-            show_processes(&processes, args.json)?;
-        }
-        None => {
-            let labels = args::labels(&args.label)?.unwrap_or_default();
-            let sandboxes = args.on.client()?.list_with(&labels).await?;
-            show_sandboxes(&sandboxes, args.json)?;
-        }
+    if let Some(id) = &args.id {
+        let processes = args.on.connect(id).await?.processes().await?;
+        show_processes(&processes, args.json)?;
+    } else {
+        let labels = args::labels(&args.label)?.unwrap_or_default();
+        let sandboxes = args.on.client()?.list_with(&labels).await?;
+        show_sandboxes(&sandboxes, args.json)?;
     }
     Ok(0)
 }
@@ -102,7 +99,7 @@ fn show_sandboxes(sandboxes: &[SandboxInfo], as_json: bool) -> std::io::Result<(
             ]
         })
         .collect();
-    text::columns(["ID", "STATE", "CREATED", "TTL LEFT", "LABELS"], &rows)
+    text::columns(&["ID", "STATE", "CREATED", "TTL LEFT", "LABELS"], &rows)
 }
 
 fn show_processes(processes: &[ProcessInfo], as_json: bool) -> std::io::Result<()> {
@@ -126,7 +123,7 @@ fn show_processes(processes: &[ProcessInfo], as_json: bool) -> std::io::Result<(
             ]
         })
         .collect();
-    text::columns(["ID", "STATE", "KIND", "STARTED", "COMMAND"], &rows)
+    text::columns(&["ID", "STATE", "KIND", "STARTED", "COMMAND"], &rows)
 }
 
 fn process_document(info: &ProcessInfo) -> ProcessDocument<'_> {

@@ -31,7 +31,7 @@ async fn one_shot(args: &Args) -> Outcome {
     let mut spec = args.spec.spec();
     if let (None, Some(timeout)) = (spec.ttl, args.command.timeout) {
         // A command that may take long needs a sandbox that lives as long.
-        spec.ttl = Some(DEFAULT_TTL.max(timeout.saturating_add(Duration::from_secs(60))));
+        spec.ttl = Some(DEFAULT_TTL.max(timeout.saturating_add(Duration::from_mins(1))));
     }
 
     let mut signals = Signals::catch()?;

@@ -19,9 +19,7 @@ fn started(args: &[&str]) -> Child {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     stdout.read_line(&mut line).expect("read its stdout");
     child.stdout = Some(stdout.into_inner());
-    if line != "up\n" {
-        panic!("`{line}`, and {:?}", child.wait_with_output());
-    }
+    assert!(line == "up\n", "`{line}`, and {:?}", child.wait_with_output());
     child
 }
 

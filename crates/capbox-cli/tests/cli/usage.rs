@@ -4,7 +4,7 @@ use crate::{capbox, ran};
 
 /// Each with the whole of what is printed.
 const SNAPSHOTS: &[(&[&str], &str)] = &[
-    (&[], "error: no command is given\nhint: `capbox --help` lists the commands\n"),
+    (&[], "error: no command is given\nhint: `--help` lists the commands\n"),
     (&["rum"], "error: there is no command `rum`\nhint: did you mean `run`?\n"),
     (&["run"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
     (&["run", "--"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
