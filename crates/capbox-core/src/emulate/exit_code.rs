@@ -61,10 +61,11 @@ where
         body.as_mut().report_to(file.clone());
         let wrapped = body.as_mut().clone();
         let mut output = session.run_raw(body).await?;
+        let elapsed = wrapped.elapsed();
         let collect = Command::new(shell::program(COLLECT, [file.into()]));
         let said = session.run_raw(P::Exec::from(collect)).await?;
         output.status = exit_code(said.stdout.bytes()).map_or(ExitStatus::Unknown, ExitStatus::Exited);
-        wrapped.output(output)
+        wrapped.output_after(output, elapsed)
     }
 }
 

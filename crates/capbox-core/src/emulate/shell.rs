@@ -16,8 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Table;
 use crate::spec::{Program, SandboxPath};
 
-/// What comes before each script: messages in English, and a `cd` that goes where it is told.
-const PRELUDE: &str = "LC_ALL=C; export LC_ALL; unset CDPATH\n";
+/// What comes before each script: messages in English, and names that are bytes.
+const PRELUDE: &str = "LC_ALL=C; export LC_ALL\n";
 
 /// Prints the bytes of the file `$1`: all of them, or from byte `$3` of its block `$2` on, at most `$4`. Bytes count
 /// from 1, as in `tail`; blocks are [`BLOCK`] bytes long and count from 0, and `dd` does not read those that it skips.

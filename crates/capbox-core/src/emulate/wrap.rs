@@ -31,6 +31,8 @@ pub struct Wrapped {
     report: Option<String>,
     /// Told by the wrapper alone.
     token: String,
+    /// Before the program is started.
+    made: Instant,
 }
 
 /// `exec.cwd` by `cd`.
@@ -100,6 +102,7 @@ impl Wrapped {
             timeout: None,
             report: None,
             token: shell::token(),
+            made: Instant::now(),
         }
     }
 
@@ -123,23 +126,33 @@ impl Wrapped {
         Ok(argv)
     }
 
-    /// The program's output, its status mended: a time that was up is [`ExitStatus::TimedOut`] (known by
-    /// `output.duration`), a folder that could not be entered is an error.
-    pub fn output(&self, mut output: Output) -> Result<Output> {
+    /// The program's output, its status mended: a time that was up is [`ExitStatus::TimedOut`], known by the exit
+    /// code and the time since this was made; a folder that could not be entered is an error.
+    pub fn output(&self, output: Output) -> Result<Output> {
+        self.output_after(output, self.elapsed())
+    }
+
+    /// The same for a program that ended `elapsed` after this was made.
+    pub(super) fn output_after(&self, mut output: Output, elapsed: Duration) -> Result<Output> {
         // Where the streams are merged, the wrapper's words come by the other one.
         let said = [output.stdout.bytes(), output.stderr.bytes()].iter().any(|said| self.is_marker(said));
-        output.status = self.status(output.status, output.duration, said)?;
+        output.status = self.status(output.status, elapsed, said)?;
         Ok(output)
     }
 
     /// The program's events, the last one mended in the same way.
     pub fn events(&self, events: Box<dyn Events>) -> Box<dyn Events> {
-        Box::new(WrappedEvents { wrapped: self.clone(), events, started: Instant::now(), first: Vec::new() })
+        Box::new(WrappedEvents { wrapped: self.clone(), events, first: Vec::new() })
     }
 
     /// Have the exit code written to `file`, inside.
     pub(super) fn report_to(&mut self, file: String) {
         self.report = Some(file);
+    }
+
+    /// The time since this was made.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.made.elapsed()
     }
 
     fn with_env(&self) -> Vec<OsString> {
@@ -211,7 +224,6 @@ impl AsMut<Self> for Wrapped {
 struct WrappedEvents {
     wrapped: Wrapped,
     events: Box<dyn Events>,
-    started: Instant,
     /// Enough of the output to know the wrapper's words.
     first: Vec<u8>,
 }
@@ -227,7 +239,7 @@ impl Events for WrappedEvents {
             }
             Some(Event::Exited(exit)) => {
                 let said = self.wrapped.is_marker(&self.first);
-                exit.status = self.wrapped.status(exit.status, self.started.elapsed(), said)?;
+                exit.status = self.wrapped.status(exit.status, self.wrapped.elapsed(), said)?;
             }
             _ => {}
         }

@@ -87,6 +87,25 @@ async fn a_copy_that_is_given_up_changes_nothing() {
     assert_eq!(leftovers(host.path()), [""; 0]);
 }
 
+/// Tools are programs of the sandbox: what they say is checked.
+#[tokio::test]
+async fn a_tool_that_prints_nonsense() {
+    let place = PoorPiped::place(Tools::Gnu).await.unwrap();
+    let (files, host) = (place.files(), host());
+    let (old, evil) = (host.path().join("old"), place.dir.join("evil"));
+    fs::write(&old, "old").unwrap();
+    files.write("file", "new").await.unwrap();
+    fs::create_dir(&evil).unwrap();
+    place.sandbox.native().prepend_path(&evil);
+    for nonsense in ["bmV3IQ", "bmV3!", "bmU=bmV3"] {
+        fs::write(evil.join("base64"), format!("#!/bin/sh\ncat >/dev/null; echo {nonsense}\n")).unwrap();
+        fs::set_permissions(evil.join("base64"), PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(kind(files.download("file", &old).await), ErrorKind::Provider, "{nonsense}");
+        assert_eq!(fs::read_to_string(&old).unwrap(), "old");
+        assert_eq!(leftovers(host.path()), [""; 0]);
+    }
+}
+
 /// All that is below `root`: path, kind, permission bits, and content or target.
 fn picture(root: &Path) -> Vec<(String, String)> {
     fn walk(root: &Path, folder: &Path, all: &mut Vec<(String, String)>) {
@@ -168,6 +187,7 @@ async fn trees_merge<P: Copies>(place: &Place<P>) {
         fs::write(target.join("kept"), "kept").unwrap();
         fs::write(target.join("dangling"), "was a file").unwrap();
         symlink("else", target.join("a/inside")).unwrap();
+        fs::set_permissions(target, PermissionsExt::from_mode(0o770)).unwrap();
         if is_root() {
             let nobody = std::process::Command::new("chown").args(["-R", "65534"]).arg(target).status();
             assert!(nobody.unwrap().success());
@@ -179,7 +199,7 @@ async fn trees_merge<P: Copies>(place: &Place<P>) {
     fs::write(source.join("kept"), "kept").unwrap();
     assert_eq!(picture(&source), picture(&place.dir.join("tree")));
     assert_eq!(picture(&source), picture(&back));
-    assert_eq!(fs::metadata(place.dir.join("tree")).unwrap().mode(), root_mode);
+    assert_eq!(fs::metadata(place.dir.join("tree")).unwrap().mode(), root_mode, "it was there before");
     // A folder never takes the place of something else, nor the other way round.
     fs::remove_file(source.join("dangling")).unwrap();
     fs::create_dir(source.join("dangling")).unwrap();

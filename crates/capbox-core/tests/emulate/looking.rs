@@ -12,7 +12,7 @@ use crate::providers::*;
 
 everywhere! { [PoorBare]: watching searching }
 
-/// The next events, as `kind path`, until nothing more comes with the one that was waited for.
+/// The next `count` events, as `kind path`.
 async fn events(watch: &mut FileEvents, count: usize) -> Vec<String> {
     let mut seen = Vec::new();
     while seen.len() < count {
@@ -46,6 +46,13 @@ async fn watching<P: Whole>(place: &Place<P>) {
     assert_eq!(events(&mut watch, 1).await, ["modified w/old"]);
     files.set_mode("w/kept", 0o700).await.unwrap();
     assert_eq!(events(&mut watch, 1).await, ["modified w/kept"]);
+    // A folder is not changed by what is in it.
+    files.write("w/kept/x", "1").await.unwrap();
+    files.remove("w/kept/x").await.unwrap();
+    files.write("w/kept/y", "1").await.unwrap();
+    assert_eq!(events(&mut watch, 1).await, ["created w/kept/y"]);
+    files.remove("w/kept/y").await.unwrap();
+    assert_eq!(events(&mut watch, 1).await, ["removed w/kept/y"]);
     // Dropping the future loses nothing.
     files.rename("w/old", "w/new\n").await.unwrap();
     for _ in 0..3 {

@@ -277,6 +277,7 @@ impl<const KIND: u8, const POOR: bool> Session<KIND, POOR> {
             .env_clear()
             .env("PATH", &*self.path.lock().unwrap())
             .env("TZ", "America/New_York")
+            .env("LC_ALL", "C.UTF-8")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
