@@ -38,6 +38,7 @@
 //! and the paths of folders that are mounted from the host. An unreadable program of the host's (mode 0711) is not
 //! found by the kill of a single job; killing the sandbox reaches everything.
 
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod error;
 
 #[cfg(target_os = "linux")]

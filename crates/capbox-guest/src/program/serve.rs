@@ -730,7 +730,7 @@ impl Server {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.deadline = None;
         // No process at all is the usual case, and quickly known.
-        let alone = os::kill(-1, 0) == Err(Errno::SRCH);
+        let alone = tree::alone(&self.sandbox.proc);
         let remaining = if alone { 0 } else { tree::members(&self.sandbox.proc, job.marker).len() as u32 };
         job.exit = Some(Exit {
             status: waited.status,
