@@ -4,7 +4,6 @@ mod client;
 mod config;
 mod disk;
 mod error;
-mod fair;
 mod files;
 mod machine;
 mod process;
@@ -12,6 +11,7 @@ mod session;
 mod shell;
 mod stack;
 mod table;
+mod turn;
 
 pub use self::client::{Create, Exec, Memory, PROVIDER, Store};
 pub use self::config::Config;

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, OnceLock};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bashkit::hooks::{HookAction, Interceptor, ToolEvent};
@@ -17,9 +17,9 @@ use capbox_core::provider::{Env, Error, ExitStatus, OutputStream, Program, Resul
 use tokio::sync::watch;
 
 use crate::disk::Disk;
-use crate::fair::Fair;
 use crate::process::Process;
 use crate::stack::{self, OnStack};
+use crate::turn::{Fuse, Turns};
 
 /// The default folder, and `HOME`.
 pub(crate) const HOME: &str = "/home/user";
@@ -51,7 +51,7 @@ pub(crate) struct Shell {
     words: Vec<String>,
     input: Bytes,
     shown: String,
-    depth: Arc<Depth>,
+    fuse: Arc<Fuse>,
     /// How long it may take.
     pub(crate) timeout: Option<Duration>,
     /// The exit code of the command itself, once it has ended; what it started may go on.
@@ -84,10 +84,10 @@ impl Shell {
             words.push(utf8("command", word)?.to_owned());
         }
         let (returned, code) = watch::channel(None);
-        let depth = Arc::new(Depth::default());
+        let fuse = Arc::new(Fuse::default());
         let mut builder = Bash::builder()
             .fs(Arc::new(disk))
-            .before_tool(Depth::guard(&depth))
+            .before_tool(guard_depth(fuse.clone()))
             .rootfs(false)
             .username(USER)
             .hostname(HOST)
@@ -104,8 +104,8 @@ impl Shell {
         }
         let shown = program.to_string().chars().take(200).collect();
         let bash = builder.build();
-        depth.cancel.get_or_init(|| bash.cancellation_token());
-        Ok(Self { bash, script, words, input, shown, depth, timeout, code })
+        fuse.ends(bash.cancellation_token());
+        Ok(Self { bash, script, words, input, shown, fuse, timeout, code })
     }
 
     /// The command, for people.
@@ -120,7 +120,7 @@ impl Shell {
 
     /// Run it, with its output to `process`; ends when all that it started has ended.
     pub(crate) async fn run(self, process: &Arc<Process>) -> ExitStatus {
-        let Self { mut bash, script, words, input, depth, code, .. } = self;
+        let Self { mut bash, script, words, input, fuse, code, .. } = self;
         let printer = |stream| {
             let process = process.clone();
             move |bytes| {
@@ -142,15 +142,14 @@ impl Shell {
         let told = || *code.borrow();
         let error = match OnStack::new(work) {
             Err(error) => error.to_string(),
-            Ok(work) => match Fair::new(work).await {
+            Ok(work) => match Turns::new(work, fuse.clone()).await {
                 // An `exit` as argv ends the script before it can tell.
                 Ok(result) => return ExitStatus::Exited(told().unwrap_or(result.exit_code)),
-                Err(_) if depth.exceeded.load(Ordering::Relaxed) => "commands nest too deep".to_owned(),
                 Err(bashkit::Error::ResourceLimit(limit)) if is_memory(&limit) => {
                     complain(process, &limit);
                     return told().map_or(ExitStatus::OutOfMemory, ExitStatus::Exited);
                 }
-                Err(error) => error.to_string(),
+                Err(error) => fuse.blown().map_or_else(|| error.to_string(), str::to_owned),
             },
         };
         complain(process, &error);
@@ -163,28 +162,15 @@ fn complain(process: &Process, why: &impl Display) {
     process.push(OutputStream::Stderr, format!("sh: {why}\n").into());
 }
 
-/// Ends a script before it can overflow the stack.
-#[derive(Default)]
-struct Depth {
-    exceeded: AtomicBool,
-    cancel: OnceLock<Arc<AtomicBool>>,
-}
-
-impl Depth {
-    /// Asked before each command, `eval` and the like included.
-    fn guard(depth: &Arc<Self>) -> Interceptor<ToolEvent> {
-        let depth = depth.clone();
-        Box::new(move |event| {
-            if !stack::is_deep() {
-                return HookAction::Continue(event);
-            }
-            depth.exceeded.store(true, Ordering::Relaxed);
-            if let Some(cancel) = depth.cancel.get() {
-                cancel.store(true, Ordering::Relaxed);
-            }
-            HookAction::Cancel("commands nest too deep".to_owned())
-        })
-    }
+/// Ends a script before it can overflow the stack. It is asked before each command, `eval` and the like included.
+fn guard_depth(fuse: Arc<Fuse>) -> Interceptor<ToolEvent> {
+    Box::new(move |event| {
+        if !stack::is_deep() {
+            return HookAction::Continue(event);
+        }
+        fuse.blow(stack::TOO_DEEP);
+        HookAction::Cancel(stack::TOO_DEEP.to_owned())
+    })
 }
 
 fn is_memory(limit: &LimitExceeded) -> bool {
@@ -214,7 +200,7 @@ fn limits() -> ExecutionLimits {
         .max_work_units(1_000_000_000)
         .max_aggregate_input_bytes(1 << 30)
         .max_live_intermediate_bytes(512 << 20)
-        .max_background_jobs(16)
+        .max_background_jobs(8)
         .max_input_bytes(16 << 20)
         .max_stdout_bytes(usize::MAX)
         .max_stderr_bytes(usize::MAX)

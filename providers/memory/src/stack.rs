@@ -15,6 +15,9 @@ const SIZE: usize = 64 << 20;
 /// How deep the next level may begin, in bytes: what one level takes comes on top of that.
 const DEEPEST: usize = 24 << 20;
 
+/// What is said where a script nests too deep.
+pub(crate) const TOO_DEEP: &str = "commands nest too deep";
+
 thread_local! {
     /// Where the stack begins on which this thread polls.
     static BEGIN: Cell<usize> = const { Cell::new(0) };

@@ -39,7 +39,7 @@ capbox_core::table! { Memory {
     Cpu: No = "commands share the threads of the calling process";
     Memory: No = "what one sandbox takes of the memory of the calling process is not measured";
     Disk: Native;
-    Processes: No = "commands are not processes; jobs of one command are limited to 16";
+    Processes: No = "commands are not processes; one command has at most 8 jobs at a time";
     Gpu: No = "the interpreter uses no devices";
     Region: No = "there is one place: this process";
 

@@ -49,7 +49,7 @@ impl FileSystem for Disk {
     async fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
         // A script that starts itself begins each time by being read.
         if stack::is_deep() {
-            return Err(std::io::Error::other("commands nest too deep").into());
+            return Err(std::io::Error::other(stack::TOO_DEEP).into());
         }
         match self.device(path) {
             None => Ok(io(self.read(&path.into()))?.to_vec()),
