@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use capbox_core::api::AnyClient;
 use capbox_core::capability::Capability;
@@ -186,13 +187,28 @@ impl Oracle for AllOf {
     }
 }
 
-/// Run `call` and give what it caused, beside its result.
+/// How long what was done before may still be going on, and how long an effect may take to show.
+const SETTLES: Duration = Duration::from_secs(3);
+const SHOWS: Duration = Duration::from_millis(30);
+
+/// Run `call` and give what it caused, beside its result. What was done before is waited for.
 pub async fn caused<T>(
     oracle: &dyn Oracle,
     call: impl Future<Output = Result<T>>,
 ) -> (Result<T>, Vec<String>) {
-    let before = oracle.look().await;
+    let begin = Instant::now();
+    let mut before = oracle.look().await;
+    loop {
+        tokio::time::sleep(SHOWS).await;
+        let now = oracle.look().await;
+        let settled = now == before;
+        before = now;
+        if settled || begin.elapsed() > SETTLES {
+            break;
+        }
+    }
     let result = call.await;
+    tokio::time::sleep(SHOWS).await;
     let after = oracle.look().await;
     (result, after.changes_since(&before))
 }
