@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use capbox::Error;
 use clap::CommandFactory;
 
 use crate::failure::Outcome;
@@ -14,7 +15,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    std::fs::create_dir_all(&args.folder)?;
-    clap_mangen::generate_to(crate::Cli::command(), &args.folder)?;
+    let folder = &args.folder;
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(crate::Cli::command(), folder))
+        .map_err(|error| Error::invalid_argument("FOLDER", format!("`{}`: {error}", folder.display())))?;
     Ok(0)
 }

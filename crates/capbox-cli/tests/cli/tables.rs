@@ -1,6 +1,8 @@
 //! `capbox caps`, `plan`, `doctor`, and what is generated.
 
-use crate::{host, json, ran};
+use std::process::Stdio;
+
+use crate::{capbox, host, json, ran};
 
 #[test]
 fn caps_of_one_provider() {
@@ -34,6 +36,18 @@ fn caps_by_uri_and_declared() {
     let providers = declared["providers"].as_array().expect("a list");
     assert!(providers.len() >= 2);
     assert!(!declared.to_string().contains("\"effective\""));
+}
+
+#[test]
+fn nobody_reads_the_tables() {
+    for args in [&["caps"][..], &["caps", "--json"], &["completions", "bash"], &["--help"]] {
+        let mut child = capbox(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+        drop(child.stdout.take());
+        let out = child.wait_with_output().expect("wait");
+        // Where it was faster than we were, it has ended well.
+        assert!(matches!(out.status.code(), Some(141 | 0)), "{args:?}: {out:?}");
+        assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{args:?}");
+    }
 }
 
 #[test]
