@@ -136,12 +136,11 @@ pub(super) fn here(registry: &Registry, table: &'static Rows) -> Option<Capabili
 }
 
 fn show_one(view @ View { table, .. }: &View) -> io::Result<()> {
-    let rows: Vec<_> = table
-        .rows
-        .iter()
-        .map(|row| {
-            let (word, note) = view.answer(row.capability);
-            [named(row.capability), word.to_owned(), note.to_owned()]
+    let rows: Vec<_> = Capability::in_groups()
+        .into_iter()
+        .map(|capability| {
+            let (word, note) = view.answer(capability);
+            [named(capability), word.to_owned(), note.to_owned()]
         })
         .collect();
     text::columns(&["ROW", "LEVEL", "NOTE"], &rows)?;
@@ -154,11 +153,11 @@ fn show_one(view @ View { table, .. }: &View) -> io::Result<()> {
 
 fn show_matrix(views: &[View]) -> io::Result<()> {
     let head: Vec<_> = std::iter::once("ROW").chain(views.iter().map(|view| view.table.provider)).collect();
-    let rows: Vec<Vec<_>> = Capability::ALL
-        .iter()
+    let rows: Vec<Vec<_>> = Capability::in_groups()
+        .into_iter()
         .map(|capability| {
-            let words = views.iter().map(|view| view.answer(*capability).0.to_owned());
-            std::iter::once(named(*capability)).chain(words).collect()
+            let words = views.iter().map(|view| view.answer(capability).0.to_owned());
+            std::iter::once(named(capability)).chain(words).collect()
         })
         .collect();
     text::columns(&head, &rows)?;
@@ -181,11 +180,10 @@ const fn kind_word(kind: RowKind) -> &'static str {
 
 impl From<&View> for ProviderDocument {
     fn from(view @ View { table, here }: &View) -> Self {
-        let rows = table
-            .rows
-            .iter()
-            .map(|row| {
-                let capability = row.capability;
+        let rows = Capability::in_groups()
+            .into_iter()
+            .map(|capability| {
+                let row = table.row(capability);
                 RowDocument {
                     capability: capability.as_str(),
                     alias: capability.alias(),

@@ -243,7 +243,31 @@ const ALIASES: &[(&str, Capability)] = &[
     ("metrics", Capability::Metrics),
 ];
 
+/// The groups, in the order in which they are shown.
+const GROUPS: &[&str] = &[
+    "lifecycle",
+    "kind",
+    "source",
+    "compute",
+    "exec",
+    "files",
+    "code",
+    "network",
+    "snapshot",
+    "volumes",
+    "secrets",
+    "tools",
+    "meta",
+];
+
 impl Capability {
+    /// Every row, group by group, in the order in which they are shown.
+    pub fn in_groups() -> Vec<Self> {
+        let mut rows = Self::ALL.to_vec();
+        rows.sort_by_key(|row| GROUPS.iter().position(|group| *group == row.group()));
+        rows
+    }
+
     /// The field's common name for the row, in camelCase, where it has one.
     pub fn alias(self) -> Option<&'static str> {
         ALIASES.iter().find(|(_, capability)| *capability == self).map(|(alias, _)| *alias)
@@ -346,6 +370,7 @@ mod tests {
             assert_eq!(*capability as usize, i);
             assert_eq!(capability.as_str().parse(), Ok(*capability));
             assert_eq!(Capability::ALL.iter().filter(|c| c.as_str() == capability.as_str()).count(), 1);
+            assert!(GROUPS.contains(&capability.group()), "{capability}");
         }
     }
 
