@@ -457,6 +457,9 @@ where
     assert_eq!(kind(files.stat("file").await), ErrorKind::Provider);
     put("head", "exec /usr/bin/head -c 100000 /dev/zero");
     assert_eq!(kind(files.read_range("file", ReadRange::new(0, 10)).await), ErrorKind::InvalidArgument);
+    // Messages are read, so they must be in English whatever the sandbox speaks.
+    put("cat", r#"printf %s "$LC_ALL""#);
+    assert_eq!(files.read("file").await.unwrap(), "C");
     put("cat", "echo nothing; exit 1");
     assert_eq!(kind(files.read("file").await), ErrorKind::Provider);
 }

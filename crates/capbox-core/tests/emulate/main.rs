@@ -5,12 +5,16 @@
 #[macro_use]
 mod providers;
 
-/// Runs each of these tests, which take a place, on every kind of sandbox.
+/// Runs each of these tests, which take a place, on sandboxes of these providers, with all tools; with `bash` on the
+/// first provider only.
 macro_rules! everywhere {
-    ($providers:tt: $($name:ident)*) => { $( mod $name {
-        everywhere! { @tools $name Gnu gnu $providers }
-        everywhere! { @tools $name Bash bash $providers }
-        everywhere! { @tools $name Busybox busybox $providers }
+    ([$First:ident $($Other:ident)*]: $($name:ident)*) => {
+        everywhere! { @names [$First] [$First $($Other)*] $($name)* }
+    };
+    (@names $first:tt $all:tt $($name:ident)*) => { $( mod $name {
+        everywhere! { @tools $name Bash bash $first }
+        everywhere! { @tools $name Gnu gnu $all }
+        everywhere! { @tools $name Busybox busybox $all }
     } )* };
     (@tools $name:ident $Tools:ident $tools:ident [$($Provider:ident)*]) => { mod $tools { $(
         #[tokio::test]
