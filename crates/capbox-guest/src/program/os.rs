@@ -348,12 +348,19 @@ pub(crate) struct Waited {
     pub(crate) max_rss_kib: u64,
 }
 
-/// Reaps one process that has ended, if there is one.
+impl Waited {
+    /// Whether it has not ended, but was stopped.
+    pub(crate) fn stopped(&self) -> bool {
+        self.status & 0xff == 0x7f
+    }
+}
+
+/// Reaps one process that has ended, or tells of one that was stopped, if there is one.
 pub(crate) fn wait_any() -> Option<Waited> {
     let mut status = 0i32;
     let mut usage = [0u64; 18]; // `struct rusage`: user time, system time, largest resident set, …
-    // SAFETY: room for the status and the usage. WNOHANG.
-    let pid = unsafe { raw!(nr::WAIT4, -1isize, &raw mut status, 1, usage.as_mut_ptr()) }.ok()?;
+    // SAFETY: room for the status and the usage. WNOHANG | WUNTRACED.
+    let pid = unsafe { raw!(nr::WAIT4, -1isize, &raw mut status, 1 | 2, usage.as_mut_ptr()) }.ok()?;
     let cpu_micros = (usage[0] + usage[2]) * 1_000_000 + usage[1] + usage[3];
     (pid != 0).then_some(Waited { pid: pid as i32, status, cpu_micros, max_rss_kib: usage[4] })
 }

@@ -710,6 +710,10 @@ impl Server {
                 self.unreaped = false;
                 return;
             };
+            if waited.stopped() {
+                self.keep_going(waited.pid);
+                continue;
+            }
             if let Some(token) = self.helpers.remove(&waited.pid) {
                 if let Some(Source::Files(channel)) = self.sources.get(&token) {
                     let _ = files::helper_ended(channel, waited.status);
@@ -720,6 +724,19 @@ impl Server {
             if let Some(key) = running.map(|(key, _)| *key) {
                 self.ended(key, &waited);
             }
+        }
+    }
+
+    /// A child was stopped. Those that work for this program are not the code's to stop; a job's processes are.
+    fn keep_going(&self, pid: i32) {
+        const SIGCONT: i32 = 18;
+        let own = self.helpers.contains_key(&pid)
+            || self
+                .jobs
+                .values()
+                .any(|job| job.pid == pid && job.starting.is_some() && job.killing.is_none());
+        if own {
+            let _ = os::kill(pid, SIGCONT);
         }
     }
 

@@ -34,7 +34,7 @@ fn folders(host: &Host) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-fn own_host(name: &str) -> Result<Host, Error> {
+pub(crate) fn own_host(name: &str) -> Result<Host, Error> {
     let mut config = Config::default();
     config.state_dir = Some(scratch(name));
     Host::open(config)
@@ -217,7 +217,7 @@ async fn bad_names_are_refused() -> Outcome {
 }
 
 /// The number of a guest outside: the process that holds the lock of its folder.
-fn outer_pid(host: &Host) -> Option<u32> {
+pub(crate) fn outer_pid(host: &Host) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata(folders(host).first()?).ok()?.ino();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

@@ -345,9 +345,20 @@ async fn ignored_signals_and_masks_are_not_inherited() -> Outcome {
 async fn descriptors_of_the_host_do_not_leak() -> Outcome {
     // One that does not close on exec, as libraries make them.
     let folder = std::fs::File::open("/")?;
-    let leaky = rustix::io::dup(&folder)?;
+    let leaky = rustix::io::fcntl_dupfd_cloexec(&folder, 200)?;
+    rustix::io::fcntl_setfd(&leaky, rustix::io::FdFlags::empty())?;
     let guest = guest().await?;
     assert_eq!(print(&guest, "ls /proc/self/fd | tr '\\n' ' '").await?, "0 1 2 3 ");
+    if rustix::process::geteuid().is_root() {
+        // Nor into the guest itself, which only root can look at.
+        let host = crate::life::own_host("leak")?;
+        let _guest = host.launch(Launch::default()).await?;
+        let pid = crate::life::outer_pid(&host).ok_or("no lock")?;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+            let number = entry?.file_name().to_string_lossy().parse::<i32>()?;
+            assert!(number < std::os::fd::AsRawFd::as_raw_fd(&leaky), "{number}");
+        }
+    }
     drop(leaky);
     Ok(())
 }
@@ -489,6 +500,8 @@ async fn code_cannot_reach_control_sockets() -> Outcome {
 /// when the guest waits for it (`CLONE_VFORK`).
 async fn stopping_everything_does_not_stop_the_guest() -> Outcome {
     let guest = guest().await?;
+    let files = guest.files().await?;
+    run_sh(&guest, "mkdir /tmp/tree; cd /tmp/tree; seq 1 3000 | xargs touch").await?;
     let storm = "import os, signal\nwhile True:\n  try: os.kill(-1, signal.SIGSTOP)\n  except OSError: pass";
     let storms = [guest
         .spawn(capbox_host::ExecRequest::new([
@@ -509,6 +522,9 @@ async fn stopping_everything_does_not_stop_the_guest() -> Outcome {
         }
         tokio::time::timeout(std::time::Duration::from_secs(2), guest.info()).await??;
     }
+    // Nor what works for it.
+    let removal = tokio::task::spawn_blocking(move || files.remove_all(Path::new("/tmp/tree")));
+    tokio::time::timeout(std::time::Duration::from_secs(20), removal).await???;
     guest.kill(&storms[0]).await?;
     assert_eq!(print(&guest, "echo alive").await?, "alive\n");
     Ok(())
