@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         .map(|test| Trial::test(test.name.replacen("sandbox", who, 1), move || support::run(&test)))
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
+    support::clean_up();
     if conclusion.has_failed() || !root || arguments.list {
         return conclusion.exit_code();
     }

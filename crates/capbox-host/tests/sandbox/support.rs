@@ -76,6 +76,16 @@ pub(crate) fn child(body: impl Future<Output = Outcome>) -> std::process::ExitCo
     }
 }
 
+/// Removes the folders of this run.
+pub(crate) fn clean_up() {
+    let ours = format!("capbox-test-{}-", std::process::id());
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&ours) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A new folder for one purpose.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
