@@ -202,7 +202,7 @@ pub fn check_source(file: &Path, text: &str, providers: &Providers) -> Vec<Viola
     match syn::parse_file(text) {
         Ok(parsed) => guard.visit_file(&parsed),
         Err(error) => {
-            guard.add(error.span().start().line, Rule::Identity, format!("cannot be read: {error}"))
+            guard.add(error.span().start().line, Rule::Identity, format!("cannot be read: {error}"));
         }
     }
     if !may_be_unsafe(file)
@@ -523,8 +523,8 @@ mod tests {
             assert_eq!(rules("providers/docker/src/uri.rs", &text), [], "its own folder: {branch}");
             assert_eq!(rules("crates/capbox-cli/tests/run.rs", &text), [], "a test: {branch}");
             assert_eq!(rules("crates/capbox/src/builtin.rs", &text), [], "the registry: {branch}");
-            let test = format!("#[cfg(test)] mod tests {{ {text} }}");
-            assert_eq!(rules("crates/capbox-cli/src/run.rs", &test), [], "a unit test: {branch}");
+            let unit_test = format!("#[cfg(test)] mod tests {{ {text} }}");
+            assert_eq!(rules("crates/capbox-cli/src/run.rs", &unit_test), [], "a unit test: {branch}");
         }
         assert_eq!(rules("crates/capbox-cli/src/run.rs", r#"fn f() { open("docker://python"); }"#), []);
         let excused = "fn f() {\n    // architecture: the engine's own name\n    if id == \"docker\" {}\n}";

@@ -98,26 +98,22 @@ impl Bench {
 
     /// Leave the case out unless commands are real processes.
     pub fn needs_processes(&self) -> Check {
-        self.needs_inside(self.facts.inside.processes, "commands are no real processes here")
+        needs_inside(self.facts.inside.processes, "commands are no real processes here")
     }
 
     /// Leave the case out unless named pipes and devices exist inside.
     pub fn needs_devices(&self) -> Check {
-        self.needs_inside(self.facts.inside.devices, "there are no pipes and devices inside")
+        needs_inside(self.facts.inside.devices, "there are no pipes and devices inside")
     }
 
     /// Leave the case out unless output is bytes.
     pub fn needs_bytes(&self) -> Check {
-        self.needs_inside(self.facts.inside.bytes, "commands read and print text only here")
+        needs_inside(self.facts.inside.bytes, "commands read and print text only here")
     }
 
     /// Leave the case out unless permission bits hold inside.
     pub fn needs_permissions(&self) -> Check {
-        self.needs_inside(self.facts.inside.permissions, "permission bits do not hold inside")
-    }
-
-    fn needs_inside(&self, there: bool, otherwise: &str) -> Check {
-        if there { Ok(()) } else { Err(Fault::ignored(otherwise)) }
+        needs_inside(self.facts.inside.permissions, "permission bits do not hold inside")
     }
 
     /// A good value of an option that only the provider knows.
@@ -176,6 +172,10 @@ impl Bench {
             sandbox.destroy().await.ok();
         }
     }
+}
+
+fn needs_inside(there: bool, otherwise: &str) -> Check {
+    if there { Ok(()) } else { Err(Fault::ignored(otherwise)) }
 }
 
 /// Run a shell text that must exit with 0; gives its standard output.

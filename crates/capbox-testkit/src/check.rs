@@ -59,7 +59,8 @@ impl From<std::io::Error> for Fault {
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+        if $condition {
+        } else {
             return Err($crate::check::Fault::failed(format!($($message)+)));
         }
     };

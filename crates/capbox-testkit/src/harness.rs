@@ -190,7 +190,7 @@ impl Default for Facts {
             spec: Spec::new(),
             inside: Inside::LINUX,
             left_out: &[],
-            trial_timeout: Duration::from_secs(120),
+            trial_timeout: Duration::from_mins(2),
             outside: None,
             outside_name: None,
             samples: Vec::new(),

@@ -120,7 +120,7 @@ impl Suite {
         }
         let mut records = Vec::new();
         for trial in running {
-            records.push(trial.await.expect("a trial does not panic"));
+            records.extend(trial.await);
         }
         records
     }
@@ -131,23 +131,20 @@ impl Suite {
         let facts = self.harness.facts();
         let left_out = facts.left_out;
         let reason = left_out.iter().find(|(name, _)| *name == trial).map(|(_, reason)| *reason);
-        let found = match reason {
-            Some(reason) => Found::whole(Half::Holds, Err(Fault::ignored(reason))),
-            None => {
-                // A task of its own, so that a panic of a provider is a failure of this trial only.
-                let harness = self.harness.clone();
-                let task = tokio::spawn(async move { try_subject(&*harness, subject).await });
-                let abort = task.abort_handle();
-                match tokio::time::timeout(facts.trial_timeout, task).await {
-                    Ok(Ok(found)) => found,
-                    Ok(Err(panic)) => {
-                        Found::whole(Half::Holds, Err(Fault::failed(format!("panicked: {panic}"))))
-                    }
-                    Err(_) => {
-                        abort.abort();
-                        let late = format!("hangs: not done after {:?}", facts.trial_timeout);
-                        Found::whole(Half::Holds, Err(Fault::failed(late)))
-                    }
+        let found = if let Some(reason) = reason {
+            Found::whole(Half::Holds, Err(Fault::ignored(reason)))
+        } else {
+            // A task of its own, so that a panic of a provider is a failure of this trial only.
+            let harness = self.harness.clone();
+            let task = tokio::spawn(async move { try_subject(&*harness, subject).await });
+            let abort = task.abort_handle();
+            match tokio::time::timeout(facts.trial_timeout, task).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(panic)) => Found::whole(Half::Holds, Err(Fault::failed(format!("panicked: {panic}")))),
+                Err(_) => {
+                    abort.abort();
+                    let late = format!("hangs: not done after {:?}", facts.trial_timeout);
+                    Found::whole(Half::Holds, Err(Fault::failed(late)))
                 }
             }
         };
@@ -260,7 +257,7 @@ async fn refused(bench: &Bench, expected: NotSupported, contract: Option<(Ask, &
     ensure!(!bench.can(capability), "`can` says yes and `require` says no");
     let Some((ask, _)) = contract else { return Ok(()) };
     for (how, result, traces) in asked(bench, ask, capability, None).await? {
-        is_refusal(&how, result, traces, expected)?;
+        is_refusal(&how, result, &traces, expected)?;
     }
     if capability == Capability::EgressControl {
         let plain = bench.client().create(bench.facts().spec.clone());
@@ -268,7 +265,7 @@ async fn refused(bench: &Bench, expected: NotSupported, contract: Option<(Ask, &
             let (result, traces) = caused(bench.oracle(), async { plain.await.map(drop) }).await;
             let how = "b158: create without a policy";
             let hint = result.as_ref().err().and_then(Error::hint).map(str::to_owned);
-            is_refusal(how, result, traces, expected)?;
+            is_refusal(how, result, &traces, expected)?;
             ensure!(hint.is_some(), "{how}: no hint says what to do");
         }
     }
@@ -330,12 +327,7 @@ async fn asked(
 }
 
 /// Fail unless `result` is exactly the refusal, and nothing was caused.
-pub(crate) fn is_refusal(
-    how: &str,
-    result: Result<()>,
-    traces: Vec<String>,
-    expected: NotSupported,
-) -> Check {
+pub(crate) fn is_refusal(how: &str, result: Result<()>, traces: &[String], expected: NotSupported) -> Check {
     let Err(error) = result else {
         return Err(Fault::failed(format!(
             "{how} succeeds, although `{}` is not there",
@@ -366,7 +358,7 @@ async fn withheld(bench: &Bench, capability: Capability, ask: Ask) -> Option<Cas
             return Err(Fault::ignored("nothing can be executed"));
         }
         for (how, result, traces) in asked(bench, ask, capability, Some(&lowered)).await? {
-            is_refusal(&how, result, traces, expected)?;
+            is_refusal(&how, result, &traces, expected)?;
         }
         Ok(())
     };
@@ -415,11 +407,11 @@ async fn requests(
             let spec = if option { set(bench.spec(), bench)? } else { without(bench, capability)? };
             let before = recorder.requests().len();
             let created = bench.client().create(spec).await;
-            let sent = recorder.requests().split_off(before);
+            let requests = recorder.requests().split_off(before);
             if let Ok(sandbox) = created {
                 sandbox.destroy().await?;
             }
-            Ok(sent)
+            Ok(requests)
         }
         Ask::Exec(set, _) => {
             bench.needs(&[Capability::Run])?;
@@ -444,7 +436,7 @@ mod tests {
     #[test]
     fn a_refusal_is_exact() {
         let good = || Err(Error::from(LACKS));
-        assert_eq!(is_refusal("x", good(), vec![], LACKS), Ok(()));
+        assert_eq!(is_refusal("x", good(), &[], LACKS), Ok(()));
         let other = NotSupported::new("p", Capability::Pty, Refusal::NotAdapted, "not yet");
         let wrong: [(Result<()>, Vec<String>); 5] = [
             (Ok(()), vec![]),
@@ -454,7 +446,7 @@ mod tests {
             (Err(Error::from(LACKS).with_admitted(Admitted::Unknown)), vec![]),
         ];
         for (result, traces) in wrong {
-            assert!(matches!(is_refusal("x", result, traces, LACKS), Err(Fault::Failed(_))));
+            assert!(matches!(is_refusal("x", result, &traces, LACKS), Err(Fault::Failed(_))));
         }
     }
 

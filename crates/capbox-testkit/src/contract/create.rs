@@ -179,7 +179,7 @@ async fn one_command_may_override_it(t: &Bench) -> Check {
 }
 
 impl Contract for cap::Ttl {
-    const ASK: Ask = option!(ttl(Duration::from_secs(120)));
+    const ASK: Ask = option!(ttl(Duration::from_mins(2)));
     const CASES: &'static [Case] =
         cases![at_its_end_nothing_is_left, before_it_all_is_there, zero_is_refused];
 }
@@ -241,11 +241,11 @@ async fn at_its_end_nothing_is_left(t: &Bench) -> Check {
 
 async fn before_it_all_is_there(t: &Bench) -> Check {
     t.needs(&[Capability::List])?;
-    let sandbox = t.create(t.spec().ttl(Duration::from_secs(600))).await?;
+    let sandbox = t.create(t.spec().ttl(Duration::from_mins(10))).await?;
     let list = t.client().list().await?;
     let left = list.iter().find(|info| info.id == sandbox.id()).and_then(|info| info.ttl_left);
     if let Some(left) = left {
-        let most = Duration::from_secs(600) + t.flags().lifetime.granularity;
+        let most = Duration::from_mins(10) + t.flags().lifetime.granularity;
         ensure!(left <= most && left > Duration::from_secs(500), "of 600 s, {left:?} are left at once");
     }
     Ok(())
@@ -274,7 +274,7 @@ async fn kept(t: &Bench, sandbox: &AnySandbox) -> Check {
             Some(SandboxState::Stopped | SandboxState::Paused) => return Ok(()),
             None => return Err(Fault::failed("its time is up, and it is gone instead of kept")),
             Some(_) => {
-                ensure!(begin.elapsed() < Duration::from_secs(10), "its time is up, and it still runs")
+                ensure!(begin.elapsed() < Duration::from_secs(10), "its time is up, and it still runs");
             }
         }
         t.pass(Duration::from_millis(100)).await;
@@ -290,7 +290,7 @@ async fn at_the_end_it_is_kept(t: &Bench) -> Check {
 }
 
 impl Contract for cap::IdleTimeout {
-    const ASK: Ask = option!(idle_timeout(Duration::from_secs(60)));
+    const ASK: Ask = option!(idle_timeout(Duration::from_mins(1)));
     const CASES: &'static [Case] = cases![idle_it_is_destroyed, busy_it_is_not];
 }
 
@@ -321,7 +321,7 @@ async fn busy_it_is_not(t: &Bench) -> Check {
 impl Contract for cap::OnIdle {
     const ASK: Ask = Ask::Create(|spec, t| {
         let spec =
-            if t.can(Capability::IdleTimeout) { spec.idle_timeout(Duration::from_secs(60)) } else { spec };
+            if t.can(Capability::IdleTimeout) { spec.idle_timeout(Duration::from_mins(1)) } else { spec };
         Ok(spec.on_idle(OnTimeout::Stop))
     });
     const CASES: &'static [Case] = cases![idle_it_is_kept];

@@ -93,8 +93,8 @@ async fn b5_a_string_is_a_shell_text(t: &Bench) -> Check {
 async fn b6_an_argv_stays_as_it_is(t: &Bench) -> Check {
     let sandbox = t.sandbox().await?;
     let args = ["a b", "", "$HOME", "*", "it's", "\"q\"", "`id`", "\\n", "a\nb", "-n", ";"];
-    let argv: Vec<&str> = ["printf", "%s|"].into_iter().chain(args).collect();
-    let output = sandbox.exec(argv).await?;
+    let printf: Vec<&str> = ["printf", "%s|"].into_iter().chain(args).collect();
+    let output = sandbox.exec(printf).await?;
     ensure_eq!(output.stdout.text(), format!("{}|", args.join("|")), "the arguments as `printf` got them");
     Ok(())
 }
@@ -113,7 +113,7 @@ async fn b153_the_host_environment_stays_outside(t: &Bench) -> Check {
     let inherited: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, value)| {
-            !value.is_empty() && !COMMON.contains(&name.as_str()) && !name.starts_with("L")
+            !value.is_empty() && !COMMON.contains(&name.as_str()) && !name.starts_with('L')
         })
         .filter(|(name, value)| text.lines().any(|line| line == format!("{name}={value}")))
         .map(|(name, _)| name)
@@ -233,10 +233,10 @@ async fn b150_parallel_commands_get_their_own_output(t: &Bench) -> Check {
             })
         })
         .collect();
-    for (i, call) in started.into_iter().enumerate() {
+    for (i, call) in (0..).zip(started) {
         let output = call.await.map_err(Fault::failed)??;
         ensure!(output.stdout.text().starts_with(&format!("{i}\n")), "the output of command {i}: {output:?}");
-        ensure_eq!(output.status.code().map(|code| code as usize), Some(i), "the exit code of command {i}");
+        ensure_eq!(output.status, ExitStatus::Exited(i), "the exit code of command {i}");
     }
     Ok(())
 }
@@ -257,7 +257,7 @@ async fn b200_a_missing_program(t: &Bench) -> Check {
         match sandbox.exec(["./b200"]).await {
             Ok(output) => ensure_eq!(output.status.code(), Some(126), "the end of a file that is no program"),
             Err(error) => {
-                ensure_eq!(error.kind(), ErrorKind::ProgramNotExecutable, "the kind of error ({error})")
+                ensure_eq!(error.kind(), ErrorKind::ProgramNotExecutable, "the kind of error ({error})");
             }
         }
     }

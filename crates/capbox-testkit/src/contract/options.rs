@@ -416,8 +416,9 @@ async fn writing_to_the_dead_is_an_error(t: &Bench) -> Check {
     let mut process = t.sandbox().await?.spawn("exec 0<&-; exit 0").stdin(Stdin::Open).await?;
     while !matches!(within(SOON, "the end", process.next()).await??, Some(Event::Exited(_)) | None) {}
     let written = async {
+        let much = vec![b'x'; 1 << 16];
         for _ in 0..100 {
-            process.write(&[b'x'; 65536]).await?;
+            process.write(&much).await?;
         }
         Ok(())
     };

@@ -203,7 +203,7 @@ impl Session {
     }
 
     /// Start a job.
-    pub(crate) async fn start(&self, exec: Exec, kind: crate::jobs::Kind) -> Result<Arc<Job>> {
+    pub(crate) fn start(&self, exec: Exec, kind: crate::jobs::Kind) -> Result<Arc<Job>> {
         self.reach("exec", &exec)?;
         let n = self.place.next_job.fetch_add(1, Ordering::SeqCst);
         let id = ProcessId::new(format!("job-{n}"));
@@ -226,7 +226,7 @@ impl Session {
                 path
             }
         };
-        let job = Job::start(id, exec, &env, &cwd, self.place.create.deny, kind).await?;
+        let job = Job::start(id, exec, &env, &cwd, self.place.create.deny, kind)?;
         lock(&self.place.jobs).push(job.clone());
         Ok(job)
     }
@@ -278,7 +278,7 @@ impl Base {
                 next_job: AtomicU64::new(1),
                 account: Arc::downgrade(account),
             });
-            fs::create_dir(&place.home).map_err(crate::files::error)?;
+            fs::create_dir(&place.home).map_err(|error| crate::files::error(&error))?;
             sandboxes.insert(id, place.clone());
             place
         };
@@ -298,13 +298,13 @@ impl Base {
         Ok(Created::new(Session::new(account, place, true)))
     }
 
-    pub(crate) async fn connect(&self, id: &str) -> Result<Created<Session>> {
+    pub(crate) fn connect(&self, id: &str) -> Result<Created<Session>> {
         self.0.reach("connect", id)?;
         let place = lock(&self.0.sandboxes).get(id).cloned().ok_or_else(|| not_found("sandbox", id))?;
         Ok(Created::existing(Session::new(&self.0, place, false)))
     }
 
-    pub(crate) async fn list(&self, labels: &Labels) -> Result<Vec<SandboxInfo>> {
+    pub(crate) fn list(&self, labels: &Labels) -> Result<Vec<SandboxInfo>> {
         self.0.reach("list", labels)?;
         let sandboxes = lock(&self.0.sandboxes);
         let found = sandboxes.values().filter(|place| place.create.labels.contain(labels));
@@ -318,20 +318,20 @@ impl Base {
             .collect())
     }
 
-    pub(crate) async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+    pub(crate) fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.0.reach("snapshots", ())?;
         Ok(lock(&self.0.snapshots).values().map(|kept| kept.info.clone()).collect())
     }
 }
 
-pub(crate) async fn destroy(session: &Session) -> Result<()> {
+pub(crate) fn destroy(session: &Session) -> Result<()> {
     session.account.reach("destroy", ())?;
     session.leased.store(false, Ordering::SeqCst);
     session.place.end();
     Ok(())
 }
 
-pub(crate) async fn detach(session: &Session) -> Result<()> {
+pub(crate) fn detach(session: &Session) -> Result<()> {
     session.reach("detach", ())?;
     session.leased.store(false, Ordering::SeqCst);
     session.place.detached.store(true, Ordering::SeqCst);
@@ -352,7 +352,7 @@ impl Snapshot for Session {
         self.reach("snapshot", name)?;
         let id = self.account.id("snap");
         let folder = self.account.root().join(&id);
-        fs::create_dir(&folder).map_err(crate::files::error)?;
+        fs::create_dir(&folder).map_err(|error| crate::files::error(&error))?;
         copy(&self.place.home, &folder).await?;
         let mut info = SnapshotInfo::new(id.as_str());
         info.name = name.map(str::to_owned);
@@ -364,7 +364,7 @@ impl Snapshot for Session {
     async fn delete(&self, id: &str) -> Result<()> {
         self.account.reach("delete snapshot", id)?;
         let kept = lock(&self.account.snapshots).remove(id).ok_or_else(|| not_found("snapshot", id))?;
-        fs::remove_dir_all(kept.folder).map_err(crate::files::error)
+        fs::remove_dir_all(kept.folder).map_err(|error| crate::files::error(&error))
     }
 }
 

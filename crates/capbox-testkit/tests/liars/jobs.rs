@@ -99,7 +99,7 @@ pub(crate) fn signal_pid(pid: u32, signal: OsSignal) {
 }
 
 impl Job {
-    pub(crate) async fn start(
+    pub(crate) fn start(
         id: ProcessId,
         exec: Exec,
         env: &Env,
@@ -181,7 +181,7 @@ impl Job {
         pumps: Vec<tokio::task::JoinHandle<()>>,
         timeout: Option<Duration>,
     ) {
-        let limit = timeout.unwrap_or(Duration::from_secs(86_400));
+        let limit = timeout.unwrap_or(Duration::from_hours(24));
         let ended = tokio::time::timeout(limit, child.wait()).await;
         let status = if let Ok(ended) = ended {
             use std::os::unix::process::ExitStatusExt;
