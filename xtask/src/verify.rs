@@ -84,6 +84,11 @@ impl Trial {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
+    /// The program.
+    fn program(&self) -> &Path {
+        &self.capbox
+    }
+
     /// The state folder.
     fn state(&self) -> &Path {
         &self.state

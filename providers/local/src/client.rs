@@ -63,6 +63,24 @@ impl Backend for Local {
         }
     }
 
+    /// A sandbox is made and ended. Where that fails the provider cannot be used here, and the error says what to do.
+    async fn probe(&self) -> Result<Lowered> {
+        let probe = self.host.probe().await;
+        if !probe.sandbox.works {
+            let message = format!("no sandbox can be made on this machine: {}", probe.sandbox.reason);
+            return Err(Error::new(ErrorKind::NotSupported, message).with_hint(probe.sandbox.hint));
+        }
+        let lowered = self.lowered();
+        Ok(if probe.writable_mounts.works {
+            lowered
+        } else {
+            lowered.unavailable(
+                Capability::FilesMount,
+                "the file system cannot map ids, so folders can be mounted read-only only; run as their owner",
+            )
+        })
+    }
+
     async fn create(&self, body: Create) -> Result<Created<Session>> {
         let Create(launch) = body;
         let name = launch.name.clone();

@@ -131,3 +131,14 @@ async fn a_cancelled_exec_is_killed() {
     let left = text(&sandbox.exec("ls -d /proc/[0-9]* | wc -l").await.unwrap());
     assert!(left.trim().parse::<u32>().unwrap() <= 4, "{left} processes are left");
 }
+
+/// What this machine can do is found by trying, and leaves nothing.
+#[tokio::test]
+async fn the_probe_tries_and_leaves_nothing() {
+    let (client, state) = client();
+    let lowered = client.probe().await.expect("sandboxes can be made here");
+    for (capability, _, reason) in lowered.iter() {
+        assert!(!reason.is_empty(), "{capability}");
+    }
+    assert_eq!(fs::read_dir(state.path().join("sandboxes")).unwrap().count(), 0);
+}

@@ -22,6 +22,7 @@ pub(super) const PROMISES: &[Promise] = &[
     ("caps-are-complete", caps_are_complete),
     ("plan-explains", plan_explains),
     ("bad-input-is-explained", bad_input_is_explained),
+    ("no-user-namespaces-is-explained", no_user_namespaces_is_explained),
     ("killed-callers-leave-nothing", killed_callers_leave_nothing),
     ("many-runs-leave-nothing", many_runs_leave_nothing),
 ];
@@ -272,4 +273,23 @@ fn processes(fits: impl Fn(&str) -> bool) -> Vec<u32> {
 
 fn json(text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|e| format!("not JSON ({e}): {text}"))
+}
+
+/// A host without user namespaces gets an error that says how to allow them, and nothing is left.
+///
+/// Such a host is made within a user namespace of our own, where no further one may be made.
+fn no_user_namespaces_is_explained(t: &Trial) -> Result {
+    let script =
+        format!("echo 0 > /proc/sys/user/max_user_namespaces && exec {} run -- true", t.program().display());
+    let out = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+        .env("CAPBOX_STATE_DIR", t.state().join("nested"))
+        .output()
+        .map_err(|e| format!("start `unshare`: {e}"))?;
+    let message = String::from_utf8_lossy(&out.stderr);
+    ensure(out.status.code() == Some(125), || format!("{} instead of 125\n{message}", out.status))?;
+    ensure(message.contains("namespaces"), || format!("namespaces are not named in: {message}"))?;
+    ensure(message.contains("hint:"), || format!("there is no hint in: {message}"))?;
+    fs::remove_dir_all(t.state().join("nested")).ok();
+    nothing_left(t)
 }
