@@ -1,7 +1,7 @@
 //! What callers hold: clients, sandboxes, processes, files.
 //!
 //! Inside is one erased core; [`Sandbox<P>`](Sandbox) and [`Client<P>`](Client) add only a type. Every call of
-//! every row passes one choke point ([`core`](self::core)), whichever handle it came through.
+//! every row passes one choke point (the file `api/core.rs`), whichever handle it came through.
 
 mod client;
 mod core;
