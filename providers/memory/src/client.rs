@@ -145,7 +145,11 @@ impl fmt::Debug for Store {
 impl Store {
     /// The ids of the sandboxes that are alive.
     pub fn ids(&self) -> Vec<String> {
-        self.machines().iter().filter(|machine| !machine.is_gone()).map(|machine| machine.id.clone()).collect()
+        self.machines()
+            .iter()
+            .filter(|machine| !machine.is_gone())
+            .map(|machine| machine.id.clone())
+            .collect()
     }
 
     /// Create a sandbox, or get the one of that name.
@@ -155,7 +159,8 @@ impl Store {
         }
         let mut inner = self.lock();
         // Somebody may have been faster.
-        let known = |machine: &&Arc<Machine>| body.name.is_some() && machine.name == body.name && !machine.is_gone();
+        let known =
+            |machine: &&Arc<Machine>| body.name.is_some() && machine.name == body.name && !machine.is_gone();
         if let Some(machine) = inner.machines.values().find(known) {
             return Ok(Created::existing(Session::connected(machine.clone(), self)));
         }

@@ -36,9 +36,9 @@ impl Config {
         uri.finish()?;
         match disk {
             None => Ok(Self::new()),
-            Some(size) => parse_size(&size)
-                .map(|bytes| Self::new().with_disk(bytes))
-                .map_err(|error| Error::invalid_argument("uri", format!("the key `disk`: {}", error.message()))),
+            Some(size) => parse_size(&size).map(|bytes| Self::new().with_disk(bytes)).map_err(|error| {
+                Error::invalid_argument("uri", format!("the key `disk`: {}", error.message()))
+            }),
         }
     }
 }

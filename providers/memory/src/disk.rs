@@ -16,8 +16,8 @@ use capbox_core::provider::FileEventKind;
 pub(crate) use self::fault::{Fault, Outcome};
 use self::tree::Tree;
 pub(crate) use self::tree::{Kind, Node, Route, base};
-pub(crate) use self::watch::{Seen, Watch};
 use self::watch::Watchers;
+pub(crate) use self::watch::{Seen, Watch};
 
 /// A sandbox's disk. Clones are the same disk.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ impl Disk {
     }
 
     /// What is at `route`; the last link is followed if asked for.
-    pub(crate) fn node(&self, route: &Route, follow: bool) -> Outcome<Node> {
-        self.lock().tree.node(route, follow).cloned()
+    pub(crate) fn node(&self, route: &Route, follow: bool) -> Outcome<Arc<Node>> {
+        self.lock().tree.node(route, follow)
     }
 
     /// The bytes of a regular file.
@@ -72,9 +72,7 @@ impl Disk {
         self.change(route, |old| match old {
             None => Ok((Node::new(Kind::file(content), mode), FileEventKind::Created)),
             Some(node) => match &node.kind {
-                Kind::File(_) => {
-                    Ok((Node::new(Kind::file(content), node.mode), FileEventKind::Modified))
-                }
+                Kind::File(_) => Ok((Node::new(Kind::file(content), node.mode), FileEventKind::Modified)),
                 Kind::Directory(_) => Err(Fault::IsADirectory),
                 Kind::Device(_) => Err(Fault::NotRegular),
                 Kind::Link(_) => Err(Fault::TooManyLinks),
@@ -150,18 +148,20 @@ impl Disk {
         if to.path.starts_with(&from.path) {
             return Err(Fault::IntoItself);
         }
-        match (node.children(), to.node.as_ref().map(|old| old.children())) {
-            (_, None) | (None, Some(None)) => {}
-            (None, Some(Some(_))) => return Err(Fault::IsADirectory),
-            (Some(_), Some(None)) => return Err(Fault::NotADirectory),
-            (Some(_), Some(Some(children))) if !children.is_empty() => return Err(Fault::NotEmpty),
-            (Some(_), Some(Some(_))) => {}
+        if let Some(old) = &to.node {
+            match (node.children(), old.children()) {
+                (None, Some(_)) => return Err(Fault::IsADirectory),
+                (Some(_), None) => return Err(Fault::NotADirectory),
+                (Some(_), Some(children)) if !children.is_empty() => return Err(Fault::NotEmpty),
+                (Some(_), Some(_)) | (None, None) => {}
+            }
         }
         // First the new place, which can be refused; for a moment the node is at both.
         tree.insert_node(&to.path, node)?;
         tree.take(&from.path)?;
         watchers.tell(FileEventKind::Removed, &from.path);
-        watchers.tell(if to.node.is_some() { FileEventKind::Modified } else { FileEventKind::Created }, &to.path);
+        watchers
+            .tell(if to.node.is_some() { FileEventKind::Modified } else { FileEventKind::Created }, &to.path);
         Ok(())
     }
 

@@ -146,6 +146,9 @@ impl FilesUpload for Session {
         let free = self.machine().disk.free();
         let content = on_host(source, move |source| {
             let info = std::fs::metadata(source)?;
+            if info.is_dir() {
+                return Ok(Err(ErrorKind::IsADirectory));
+            }
             if !info.is_file() {
                 return Ok(Err(ErrorKind::NotARegularFile));
             }
@@ -246,7 +249,9 @@ fn matches(path: &SandboxPath, node: &Arc<Node>, query: &SearchQuery, found: &mu
     let room = query.limit.saturating_sub(found.len());
     let lines = (1..).zip(content.split(|b| *b == b'\n'));
     let hits = lines.filter(|(_, line)| holds(line, text.as_bytes()));
-    found.extend(hits.take(room).map(|(number, line)| Match::line(path, number, Bytes::copy_from_slice(line))));
+    found.extend(
+        hits.take(room).map(|(number, line)| Match::line(path, number, Bytes::copy_from_slice(line))),
+    );
 }
 
 fn holds(line: &[u8], text: &[u8]) -> bool {

@@ -1,6 +1,11 @@
 #![doc = include_str!("../docs.md")]
+#![allow(
+    clippy::wildcard_imports,
+    reason = "the interface for providers is one module, made to be imported whole"
+)]
 
 mod client;
+mod commands;
 mod config;
 mod disk;
 mod error;

@@ -32,7 +32,10 @@ pub(crate) struct Process {
 
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("id", &self.id).field("command", &self.command).finish_non_exhaustive()
+        f.debug_struct("Process")
+            .field("id", &self.id)
+            .field("command", &self.command)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +98,8 @@ impl Process {
                 tokio::select! {
                     biased;
                     status = self.stopped() => break status,
-                    status = &mut work => break status,
+                    // It ends also because it is stopped.
+                    status = &mut work => break self.state.borrow().stop.unwrap_or(status),
                     () = &mut overtime => break ExitStatus::TimedOut,
                     code = &mut left_behind, if !returned => {
                         returned = true;
@@ -173,10 +177,10 @@ impl Process {
 
     /// End it and all that it started, soon.
     pub(crate) fn stop(&self, status: ExitStatus) {
-        self.cancel.store(true, Ordering::Relaxed);
         self.state.send_modify(|s| {
             s.stop.get_or_insert(status);
         });
+        self.cancel.store(true, Ordering::Relaxed);
     }
 
     /// The same; returns when nothing of it runs.

@@ -50,13 +50,17 @@ impl Session {
             let why = why.at(&cwd);
             Error::new(ErrorKind::BadWorkingDirectory, format!("cannot start in {}", why.message()))
         };
-        let node = self.machine.disk.node(&Route::new(cwd.as_bytes(), HOME.as_bytes()), true).map_err(refuse)?;
+        let node =
+            self.machine.disk.node(&Route::new(cwd.as_bytes(), HOME.as_bytes()), true).map_err(refuse)?;
         if node.children().is_none() {
             return Err(refuse(Fault::NotADirectory));
         }
         let path = SandboxPath::from(HOME).join(&cwd);
         path.to_str().map(str::to_owned).ok_or_else(|| {
-            Error::invalid_argument("cwd", format!("`{cwd}` is not UTF-8, which the interpreter does not take"))
+            Error::invalid_argument(
+                "cwd",
+                format!("`{cwd}` is not UTF-8, which the interpreter does not take"),
+            )
         })
     }
 

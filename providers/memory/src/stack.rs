@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use corosensei::stack::DefaultStack;
 use capbox_core::provider::{Error, ErrorKind, Result};
+use corosensei::stack::DefaultStack;
 
 /// The size of the stack in bytes. Only what is used takes memory.
 const SIZE: usize = 64 << 20;

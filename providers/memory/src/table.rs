@@ -129,6 +129,7 @@ pub(crate) const FLAGS: Flags = Flags::DEFAULT
     .output_bytes(OutputBytes::Exact)
     .output_retention(OutputRetention::Bounded)
     .background_survives(BackgroundSurvives::Connection)
+    .stdin_eof(true)
     .kill_reaches(KillReaches::Tree)
     .timeout_kills(TimeoutKills::Tree)
     .oom_evidence(OomEvidence::Process)

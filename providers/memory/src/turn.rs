@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// How long one turn may take.
-const LONGEST: Duration = Duration::from_secs(5);
+/// How long one turn may take. That is long, since a machine may be busy.
+const LONGEST: Duration = Duration::from_secs(10);
 /// How often turns are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 

@@ -63,7 +63,8 @@ async fn values_arrive_exactly() {
     let sandbox = sandbox().await;
     sandbox.files().mkdir("/tmp/my dir").await.unwrap();
     for value in ["hello world", "'\"$HOME`id`%s", "a\nb", "trailing\n", "", "a$b`c", "é☕"] {
-        let run = sandbox.exec("printf '%s' \"$X\"; printf ' %s' \"$PWD\" >&2").env("X", value).cwd("/tmp/my dir");
+        let run =
+            sandbox.exec("printf '%s' \"$X\"; printf ' %s' \"$PWD\" >&2").env("X", value).cwd("/tmp/my dir");
         let output = run.await.unwrap();
         assert_eq!(output.stdout.text(), value);
         assert_eq!(output.stderr.text(), " /tmp/my dir");
@@ -107,7 +108,9 @@ async fn signals() {
 /// B1, B2: a call ends soon after its command, whoever goes on.
 #[tokio::test(start_paused = true)]
 async fn what_goes_on_does_not_hold_the_call() {
-    for text in ["sleep 30 & echo done", "sleep 30 </dev/null >/dev/null & echo done", "(sleep 30 &) ; echo done"] {
+    for text in
+        ["sleep 30 & echo done", "sleep 30 </dev/null >/dev/null & echo done", "(sleep 30 &) ; echo done"]
+    {
         let sandbox = sandbox().await;
         let start = tokio::time::Instant::now();
         let output = sandbox.exec(text).await.unwrap();
@@ -168,7 +171,13 @@ async fn a_timeout_reaches_what_is_left_behind() {
 #[tokio::test]
 async fn busy_loops() {
     let sandbox = sandbox().await;
-    for text in ["while :; do :; done", "while ((1)); do ((i++)); done", "while :; do echo x; done"] {
+    for text in [
+        "while :; do :; done",
+        "while ((1)); do ((i++)); done",
+        "while :; do echo x; done",
+        "yes",
+        "yes > /dev/null",
+    ] {
         let start = std::time::Instant::now();
         let ticks = async {
             let mut ticks = 0;
@@ -205,7 +214,7 @@ async fn dropping_kills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits() {
     let sandbox = sandbox().await;
-    for text in ["f(){ f; }; f", "yes", "awk 'BEGIN{while(1);}'", "seq 1000000000"] {
+    for text in ["f(){ f; }; f", "awk 'BEGIN{while(1);}'", "seq 1000000000"] {
         let output = sandbox.exec(text).timeout(Duration::from_secs(30)).await.unwrap();
         assert!(output.status.code().is_some_and(|code| code != 0), "{text}: {output:?}");
         assert!(!output.stderr.bytes().is_empty(), "{text}");
@@ -215,7 +224,7 @@ async fn limits() {
     for bomb in [":(){ :|:& };:", "f(){ f&f&f&f; }; f"] {
         let start = std::time::Instant::now();
         sandbox.exec(bomb).timeout(Duration::from_secs(1)).await.unwrap();
-        assert!(start.elapsed() < Duration::from_secs(15), "{bomb}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{bomb}: {:?}", start.elapsed());
     }
 }
 
@@ -249,7 +258,7 @@ async fn depth() {
     // Not so deep is fine.
     let text = "f(){ [ $1 = 0 ] || { echo $1; f $(($1 - 1)); }; }; f 12";
     assert_eq!(sandbox.exec(text).await.unwrap().stdout.text().lines().count(), 12);
-    let deep = format!("{}", nest(12, "if true; then ( ", "echo x", " ); fi"));
+    let deep = nest(12, "if true; then ( ", "echo x", " ); fi");
     assert_eq!(sandbox.exec(deep).await.unwrap().stdout.text(), "x\n");
 }
 
@@ -260,6 +269,8 @@ async fn input() {
     let big = vec![b'x'; 8 << 20];
     let output = sandbox.exec("wc -c").input(big.clone()).await.unwrap();
     assert_eq!(output.stdout.text().trim(), big.len().to_string());
+    let output = sandbox.exec("wc -c").input(vec![b'x'; 48 << 20]).await.unwrap();
+    assert_eq!(output.stdout.text().trim(), (48 << 20).to_string());
     let output = sandbox.exec(["cat"]).input(big.clone()).await.unwrap();
     assert_eq!(output.stdout.bytes(), big);
     let output = sandbox.exec("head -c 3").input(vec![0, 0xFF, b'\n', 7]).await.unwrap();
@@ -288,8 +299,16 @@ async fn bytes() {
 
     let all: Vec<u8> = (0..=255).collect();
     sandbox.files().write("/tmp/all", all.clone()).await.unwrap();
-    for text in ["cat /tmp/all", "cat < /tmp/all", "cat /tmp/all | cat", "head -c 256 /tmp/all", "tail -c 256 /tmp/all",
-                 "dd if=/tmp/all 2>/dev/null", "base64 /tmp/all | base64 -d", "cp /tmp/all /tmp/b; cat /tmp/b"] {
+    for text in [
+        "cat /tmp/all",
+        "cat < /tmp/all",
+        "cat /tmp/all | cat",
+        "head -c 256 /tmp/all",
+        "tail -c 256 /tmp/all",
+        "dd if=/tmp/all 2>/dev/null",
+        "base64 /tmp/all | base64 -d",
+        "cp /tmp/all /tmp/b; cat /tmp/b",
+    ] {
         assert_eq!(sandbox.exec(text).await.unwrap().stdout.bytes(), all, "{text}");
     }
 
@@ -307,6 +326,31 @@ async fn bytes() {
 
     let output = sandbox.exec("printf 'a%.0s' $(seq 70000)").await.unwrap();
     assert_eq!(output.stdout.total(), 70_000);
+}
+
+/// `head` and `yes` are done anew: the interpreter's own are cut short or slow.
+#[tokio::test]
+async fn heads() {
+    let sandbox = sandbox().await;
+    let cases = [
+        ("yes | head -n 2", "y\ny\n"),
+        ("yes a b | head -n 50000 | wc -l", "50000\n"),
+        ("printf 'a\\nb' | head -n 2", "a\nb"),
+        ("printf 'a\\nb\\nc\\n' | head -2", "a\nb\n"),
+        ("echo abcdef | head -c 3", "abc"),
+        ("printf '1\\n2\\n' > x; echo 3 > y; head -n 1 x y", "==> x <==\n1\n\n==> y <==\n3\n"),
+        ("printf '1\\n2\\n' | { head -n 1; cat > /dev/null; }", "1\n"),
+        ("head -n 1 < x", "1\n"),
+        ("while :; do echo x; done | head -n 3", "x\nx\nx\n"),
+        ("sed 's/2/two/' x | head | tail -n 1", "two\n"),
+    ];
+    for (text, expected) in cases {
+        let output = sandbox.exec(text).timeout(Duration::from_secs(20)).await.unwrap();
+        assert_eq!((output.stdout.text().as_ref(), code(&output)), (expected, 0), "{text}");
+    }
+    let missing = sandbox.exec("head nope x").await.unwrap();
+    assert_eq!((code(&missing), missing.stdout.text().lines().count()), (1, 3));
+    assert_eq!(code(&sandbox.exec("head -n -1 x").await.unwrap()), 1);
 }
 
 /// B51, B53: head and tail are kept, and the true size is told.
@@ -409,7 +453,7 @@ async fn retention() {
     process.attach().await.unwrap().wait().await.unwrap();
     let mut replayed = sandbox.process(&id).replay(0).await.unwrap();
     let Some(Event::Gap { from: 0, to }) = replayed.next().await.unwrap() else { panic!("a gap") };
-    assert!(to >= (2 << 20) && to <= (2 << 20) + 8192, "{to}");
+    assert!((2 << 20..=(2 << 20) + 8192).contains(&to), "{to}");
     let rest = replayed.output().await.unwrap();
     assert_eq!(rest.stdout.total(), (3 << 20) + 4 - to);
     assert!(rest.stdout.text().ends_with("xend\n"));
@@ -438,7 +482,7 @@ async fn kills_reach_what_is_left_behind() {
     let id = process.id().clone();
     assert!(process.attach().await.unwrap().wait().await.unwrap().background_remains);
     assert_eq!(sandbox.process(&id).kill().await.unwrap(), Killed::AlreadyExited);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(!sandbox.files().exists("/tmp/late").await.unwrap());
 }
 
@@ -479,7 +523,9 @@ async fn no_network() {
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
     let sandbox = sandbox().await;
-    for text in ["curl -s http://A/", "wget -q -O- http://A/", "http GET http://A/", "exec 3<>/dev/tcp/H/P; echo >&3"] {
+    for text in
+        ["curl -s http://A/", "wget -q -O- http://A/", "http GET http://A/", "exec 3<>/dev/tcp/H/P; echo >&3"]
+    {
         let text = text.replace('A', &address.to_string());
         let text = text.replace('H', "127.0.0.1").replace('P', &address.port().to_string());
         let output = sandbox.exec(text.clone()).await.unwrap();

@@ -161,17 +161,20 @@ async fn labels() {
 async fn snapshots() {
     let client = Memory::new();
     let source = client.create().env([("Q", "cuda>=9.1"), ("R", "r")]).labels([("a", "1")]).await.unwrap();
-    says(&source, "mkdir -p d/empty; echo one > d/f; ln -s f d/link; ln -s /usr/bin/env d/env; chmod 700 d").await;
+    says(&source, "mkdir -p d/empty; echo one > d/f; ln -s f d/link; ln -s /usr/bin/env d/env; chmod 700 d")
+        .await;
     let snapshot = source.snapshots().create(Some("first")).await.unwrap();
     says(&source, "echo two > d/f").await;
     source.destroy().await.unwrap();
 
     let listed = client.snapshots().await.unwrap();
-    assert_eq!(listed, [snapshot.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&snapshot));
     assert_eq!(listed[0].name.as_deref(), Some("first"));
     let restored = client.create().from_snapshot(snapshot.id.clone()).env([("R", "new")]).await.unwrap();
     // B107, B144
-    let text = says(&restored, "cat d/link; readlink d/link d/env; ls -d d/empty; stat -c %a d; echo \"$Q $R\"").await;
+    let text =
+        says(&restored, "cat d/link; readlink d/link d/env; ls -d d/empty; stat -c %a d; echo \"$Q $R\"")
+            .await;
     assert_eq!(text, "one\nf\n/usr/bin/env\nd/empty\n700\ncuda>=9.1 new\n");
     says(&restored, "echo three > d/f").await;
     let again = client.create().from_snapshot(snapshot.id.clone()).await.unwrap();
@@ -231,7 +234,8 @@ async fn uris() {
     for wrong in ["memory://x", "memory://?size=1", "memory://?disk=much"] {
         assert_eq!(open(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong}");
     }
-    let small = Memory::configured(Config::new().with_disk(1 << 20)).create().disk(4_u64 << 20).await.unwrap();
+    let small =
+        Memory::configured(Config::new().with_disk(1 << 20)).create().disk(4_u64 << 20).await.unwrap();
     assert!(small.files().write("big", vec![0; 2 << 20]).await.is_ok());
 }
 

@@ -177,12 +177,9 @@ impl Tree {
         self.capacity
     }
 
-    pub(super) fn node(&self, route: &Route, follow: bool) -> Outcome<&Node> {
-        let place = self.place(route, follow)?;
-        if place.node.is_none() {
-            return Err(Fault::NotFound);
-        }
-        self.at(&place.path).ok_or(Fault::NotFound)
+    /// What is at `route`; the last link is followed if asked for.
+    pub(super) fn node(&self, route: &Route, follow: bool) -> Outcome<Arc<Node>> {
+        self.place(route, follow)?.node.ok_or(Fault::NotFound)
     }
 
     /// Where `route` leads. The last part need not exist; it is followed if it is a link and that is asked for.
@@ -232,7 +229,7 @@ impl Tree {
     }
 
     /// Refuse a path that is too long or too deep, or the root.
-    pub(super) fn check_path(&self, path: &[Name]) -> Outcome<()> {
+    fn check_path(path: &[Name]) -> Outcome<()> {
         let Some(name) = path.last() else { return Err(Fault::Root) };
         if name.len() > MAX_NAME || path.len() > MAX_DEPTH { Err(Fault::TooLong) } else { Ok(()) }
     }
@@ -249,7 +246,7 @@ impl Tree {
     }
 
     pub(super) fn insert_node(&mut self, path: &[Name], node: Arc<Node>) -> Outcome<()> {
-        self.check_path(path)?;
+        Self::check_path(path)?;
         let old = self.at(path).map_or(0, Node::cost);
         let used = self.used.saturating_sub(old) + node.cost();
         if used > self.capacity && used > self.used {

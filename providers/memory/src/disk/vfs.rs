@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bashkit::{
-    DirEntry, FileSystem, FileSystemExt, FileType, FsLimits, FsUsage, InMemoryFs, Metadata, Result, async_trait,
+    DirEntry, FileSystem, FileSystemExt, FileType, FsLimits, FsUsage, InMemoryFs, Metadata, Result,
+    async_trait,
 };
 
 use super::tree::{Device, MAX_DEPTH};
 use super::{Disk, Fault, Kind, Node, Outcome};
 use crate::stack;
+
+/// What `/dev/zero` gives: the interpreter reads files whole.
+const ZEROS: usize = 64 << 20;
 
 /// The result as the interpreter wants it.
 fn io<T>(outcome: Outcome<T>) -> Result<T> {
@@ -54,8 +58,7 @@ impl FileSystem for Disk {
         match self.device(path) {
             None => Ok(io(self.read(&path.into()))?.to_vec()),
             Some(Device::Null) => Ok(Vec::new()),
-            // A bounded piece: the interpreter reads files whole.
-            Some(Device::Zero) => Ok(vec![0; 1 << 20]),
+            Some(Device::Zero) => Ok(vec![0; ZEROS]),
             Some(Device::Random) => InMemoryFs::new().read_file(Path::new("/dev/urandom")).await,
         }
     }
@@ -120,8 +123,8 @@ impl FileSystem for Disk {
     }
 
     async fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        match io(self.node(&path.into(), false))?.kind {
-            Kind::Link(target) => Ok(String::from_utf8_lossy(&target).into_owned().into()),
+        match &io(self.node(&path.into(), false))?.kind {
+            Kind::Link(target) => Ok(String::from_utf8_lossy(target).into_owned().into()),
             _ => Err(std::io::Error::other("not a symlink").into()),
         }
     }
