@@ -142,3 +142,17 @@ async fn the_probe_tries_and_leaves_nothing() {
     }
     assert_eq!(fs::read_dir(state.path().join("sandboxes")).unwrap().count(), 0);
 }
+
+/// The mark by which the processes of a job are found is not given to the next job while a kill still looks for it.
+#[tokio::test]
+async fn a_kill_reaches_no_later_command() {
+    let (sandbox, _state) = sandbox().await;
+    for round in 0..200 {
+        let doomed = sandbox.spawn("echo up; sleep 30 & sleep 30").await.unwrap();
+        drop(doomed);
+        for _ in 0..4 {
+            let output = sandbox.exec(["sh", "-c", "exit 3"]).await.unwrap();
+            assert_eq!(output.status, ExitStatus::Exited(3), "in round {round}");
+        }
+    }
+}

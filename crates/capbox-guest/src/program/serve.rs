@@ -65,6 +65,8 @@ struct Job {
     starting: Option<Start>,
     /// 0 before that, and once no process of the job is left.
     marker: Marker,
+    /// Keeps the marker's number from being given to another job's namespace while it is looked for.
+    pin: Option<Fd>,
     deadline: Option<u64>,
     exit: Option<Exit>,
     /// The client of a foreground job.
@@ -76,6 +78,14 @@ struct Job {
     terminal: bool,
     followers: Vec<Follower>,
     killing: Option<Killing>,
+}
+
+impl Job {
+    /// No process of it is left to be found by its mark.
+    fn unmark(&mut self) {
+        self.marker = 0;
+        self.pin = None;
+    }
 }
 
 /// A command on its way, and who wants to hear of it.
@@ -373,6 +383,7 @@ impl Server {
             pid,
             starting: Some(Start { starting, token, reply: other, pass }),
             marker: 0,
+            pin: tree::pin(&self.sandbox.proc, pid),
             deadline: deadline(exec.timeout),
             exit: None,
             reply,
@@ -394,9 +405,10 @@ impl Server {
         let _ = os::epoll_ctl(&self.epoll, Watch::Remove, starting.done.raw(), 0, 0);
         match self.starter.finish(starting) {
             Ok(marker) => {
-                // A namespace's number is used again after its end. Who had it before has no process left.
+                // Where a number is not pinned (the process had ended before it could be), it is used again after the
+                // namespace's end. Who had it before has no process left.
                 for other in self.jobs.values_mut().filter(|other| other.marker == marker) {
-                    other.marker = 0;
+                    other.unmark();
                 }
                 let Some(job) = self.jobs.get_mut(&key) else { return };
                 job.marker = marker;
@@ -757,10 +769,10 @@ impl Server {
             max_rss: waited.max_rss_kib,
             duration: (os::monotonic() - job.began) / 1000,
         });
-        if remaining == 0 {
-            job.marker = 0;
-        }
         if job.killing.is_none() {
+            if remaining == 0 {
+                job.unmark();
+            }
             self.finish(key);
         } else {
             self.finish_kill(key);
@@ -881,7 +893,7 @@ impl Server {
             exit.cause = killing.cause as u16;
         }
         exit.remaining = 0;
-        job.marker = 0;
+        job.unmark();
         if lingering {
             self.drain_output(key);
         } else {
