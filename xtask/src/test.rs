@@ -31,14 +31,14 @@ pub(crate) fn run_task() -> Result {
     let mut tally = Tally::default();
     let evidence = target().join("evidence");
     cargo_tests(
-        cargo().args(["test", "--workspace", "--no-fail-fast"]).env("CAPBOX_EVIDENCE_DIR", &evidence),
+        cargo().args(["test", "--workspace", "--no-fail-fast"]).env("CAPBOX_EVIDENCE", &evidence),
         &mut tally,
     )?;
     let mut external = cargo();
     external
         .current_dir(root().join("examples/external-provider"))
         .env("CARGO_TARGET_DIR", target().join("external"));
-    cargo_tests(external.args(["test"]).env("CAPBOX_EVIDENCE_DIR", &evidence), &mut tally)?;
+    cargo_tests(external.args(["test"]).env("CAPBOX_EVIDENCE", &evidence), &mut tally)?;
     generate::run(generate::Mode::Check)?;
     verify::run_counted(&[], &mut tally)?;
 
@@ -53,7 +53,7 @@ pub(crate) fn evidence() -> Result {
     for id in generate::provider_ids()? {
         run(cargo()
             .args(["test", "--quiet", "--package", &format!("capbox-{id}"), "--test", "contract"])
-            .env("CAPBOX_EVIDENCE_DIR", &folder))?;
+            .env("CAPBOX_EVIDENCE", &folder))?;
     }
     Ok(())
 }

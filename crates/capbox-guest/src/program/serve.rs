@@ -787,12 +787,18 @@ impl Server {
         if exit.remaining == 0 {
             job.input = None;
         }
+        let remaining = exit.remaining;
+        let mut left = false;
         if let Some((token, reply)) = job.reply.take() {
-            answer(&reply, &Event::Exited { exit });
+            left = wire::send(reply.raw(), &Event::Exited { exit }.encode(), &[]).is_err();
             self.remove(token, reply.raw());
         }
         self.feed_followers(key);
         self.ended.push_back(key);
+        if left && remaining > 0 {
+            // Its client went away before the end was noticed, perhaps causing it: by hanging up a terminal.
+            self.start_kill(key, Cause::Killed);
+        }
         self.forget();
     }
 
