@@ -380,6 +380,8 @@ pub(crate) fn limit(resource: usize) -> Result<[u64; 2]> {
 
 pub(crate) const RLIMIT_CORE: usize = 4;
 pub(crate) const RLIMIT_NPROC: usize = 6;
+pub(crate) const RLIMIT_SIGPENDING: usize = 11;
+pub(crate) const RLIMIT_MSGQUEUE: usize = 12;
 pub(crate) const RLIMIT_NOFILE: usize = 7;
 
 pub(crate) fn epoll_create() -> Result<Fd> {

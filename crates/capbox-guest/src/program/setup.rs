@@ -176,7 +176,12 @@ fn furnish(
     }
     let devpts = mount_new(
         c"devpts",
-        &[(c"newinstance", None), (c"ptmxmode", Some(c"0666")), (c"mode", Some(c"0620"))],
+        &[
+            (c"newinstance", None),
+            (c"ptmxmode", Some(c"0666")),
+            (c"mode", Some(c"0620")),
+            (c"max", Some(c"256")), // of some thousand that all of the machine shares
+        ],
         attr::NOSUID | attr::NOEXEC,
         c"dev/pts",
     )
@@ -198,6 +203,18 @@ fn furnish(
         c"proc",
     )
     .at("mount /proc")?;
+    for list in [c"proc/keys", c"proc/key-users"] {
+        // These are the user's, not the sandbox's.
+        let nothing = clone_tree(AT_FDCWD, c"/dev/null", false).at("clone a device")?;
+        restrict(&nothing, attr::RDONLY | attr::NOSUID | attr::NOEXEC).at("protect a device")?;
+        match move_mount(&nothing, AT_FDCWD, list) {
+            Err(Errno::NOENT) => {} // a kernel without keyrings
+            result => result.at("cover the lists of keys")?,
+        }
+    }
+    // And one for this program alone, which must see all processes.
+    let proc = new_mount(c"proc", &[], attr::NOSUID | attr::NODEV | attr::NOEXEC).at("mount /proc")?;
+    let proc = os::openat(proc.raw(), c".", sys::O_RDONLY | sys::O_DIRECTORY, 0).at("open /proc")?;
     for (mount, tree) in boot.mounts.iter().zip(mounts) {
         attach_mount(boot, mount, &tree)?;
     }
@@ -212,8 +229,8 @@ fn furnish(
     // SAFETY: the name is as long as is passed.
     unsafe { raw!(nr::SETHOSTNAME, name.as_ptr(), name.len()) }.at("set the host name")?;
     let descriptors = set_limits(boot)?;
-    let proc = os::openat(AT_FDCWD, c"/proc", sys::O_RDONLY | sys::O_DIRECTORY, 0).at("open /proc")?;
     no_user_namespaces(&proc).at("close user namespaces")?;
+    share_notifications(&proc).at("limit file notifications")?;
     let root = os::openat(AT_FDCWD, c"/", sys::O_PATH | sys::O_DIRECTORY, 0).at("open the root")?;
     Ok(Parts { listener, proc, root, devpts, descriptors })
 }
@@ -399,9 +416,42 @@ fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {
     let [_, most] = os::limit(os::RLIMIT_NPROC).at("limit processes")?;
     let processes = boot.processes.min(most);
     os::set_limit(os::RLIMIT_NPROC, [processes, processes]).at("limit processes")?;
-    let descriptors = os::limit(os::RLIMIT_NOFILE).at("limit descriptors")?;
-    os::set_limit(os::RLIMIT_NOFILE, [descriptors[1]; 2]).at("limit descriptors")?;
-    Ok([descriptors[0].min(descriptors[1]), descriptors[1]])
+    // Counted for the creator, too.
+    for limit in [os::RLIMIT_SIGPENDING, os::RLIMIT_MSGQUEUE] {
+        let [_, most] = os::limit(limit).at("limit queues")?;
+        os::set_limit(limit, [most / SHARE; 2]).at("limit queues")?;
+    }
+    let [soft, hard] = os::limit(os::RLIMIT_NOFILE).at("limit descriptors")?;
+    os::set_limit(os::RLIMIT_NOFILE, [hard; 2]).at("limit descriptors")?;
+    // A user may have as many descriptors on their way through sockets as the sender may have open. With the creator's
+    // own id inside, code that may have as many as this program and its clients could keep them all from sending any.
+    let most = if boot.several_ids { hard } else { hard / 2 };
+    Ok([soft.min(most), most])
+}
+
+/// What is counted for the sandbox's creator as well: the part of it that one sandbox may use up.
+const SHARE: u64 = 4;
+
+fn share_notifications(proc: &Fd) -> Result<()> {
+    for (all, own) in [
+        (c"sys/fs/inotify/max_user_instances", c"sys/user/max_inotify_instances"),
+        (c"sys/fs/inotify/max_user_watches", c"sys/user/max_inotify_watches"),
+    ] {
+        // A kernel without them has nothing to limit.
+        let (Ok(all), Ok(own)) =
+            (os::openat(proc.raw(), all, sys::O_RDONLY, 0), os::openat(proc.raw(), own, sys::O_WRONLY, 0))
+        else {
+            continue;
+        };
+        let mut buffer = [0; 32];
+        let len = os::read(all.raw(), &mut buffer)?;
+        let all =
+            core::str::from_utf8(&buffer[..len]).ok().and_then(|text| text.trim_ascii().parse::<u64>().ok());
+        if let Some(all) = all {
+            os::write(own.raw(), &decimal((all / SHARE).max(1)))?;
+        }
+    }
+    Ok(())
 }
 
 /// The limit is that of this user namespace: nobody below can make another one.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use capbox_host::{Cause, Error, Event, ExecRequest, Guest, Launch, PtySize, Stream};
+use capbox_host::{Cause, Error, Event, ExecRequest, Guest, Launch, Mount, PtySize, Stream};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Outcome, guest, host, print, sh, tests};
+use crate::support::{Outcome, guest, host, print, scratch, sh, tests};
 
 tests! {
     Both the_log_is_replayed_from_any_position,
@@ -15,6 +15,9 @@ tests! {
     Both kill_tells_ended_from_unknown,
     Both kill_takes_a_whole_tree_and_nothing_else,
     Both a_bounded_fork_bomb_dies,
+    Both a_process_without_its_first_thread_dies,
+    Both a_process_that_never_holds_still_dies,
+    Root a_process_that_cannot_be_looked_at_dies,
     Both signals_reach_the_group,
     Both a_terminal_is_the_sandboxs_own,
     Both output_of_a_terminal_is_complete,
@@ -180,6 +183,125 @@ async fn a_bounded_fork_bomb_dies() -> Outcome {
     println!("kill of a fork bomb of 64: {took:?}");
     assert_eq!(print(&guest, "echo alive").await?, "alive\n");
     assert!(guest.ps().await?.iter().all(|job| job.pids.is_empty()));
+    Ok(())
+}
+
+/// Whether something still writes its progress to `/tmp/alive`.
+async fn goes_on(guest: &Guest) -> Result<bool, Error> {
+    let script = "cat /tmp/alive; sleep 0.3; echo; cat /tmp/alive";
+    let text = print(guest, script).await?;
+    let (before, after) = text.split_once('\n').unwrap_or_default();
+    Ok(before != after)
+}
+
+/// The rest of the process has no mark in plain sight then. Fails when only the first thread is looked at.
+async fn a_process_without_its_first_thread_dies() -> Outcome {
+    let guest = guest().await?;
+    let program = "
+import ctypes, threading, time
+def work():
+    for i in range(300):
+        open('/tmp/alive', 'w').write(str(i)); time.sleep(0.05)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall(60 if __import__('os').uname().machine == 'x86_64' else 93, 0)
+";
+    let mut request = ExecRequest::new(["python3", "-c", program]);
+    let job = guest.spawn(request.clone()).await?;
+    while !goes_on(&guest).await? {}
+    guest.kill(&job).await?;
+    assert!(!goes_on(&guest).await?);
+
+    request.timeout = Some(Duration::from_millis(700));
+    let mut job = guest.exec(request).await?;
+    let exit = tokio::time::timeout(Duration::from_secs(5), job.wait()).await??;
+    assert_eq!(exit.cause, Cause::TimedOut);
+    assert!(!goes_on(&guest).await?);
+    Ok(())
+}
+
+/// It goes on in one child after the other, some ten thousand times a second. Fails (nearly always, with so many tries)
+/// when one pass that meets nothing is the end of a kill.
+async fn a_process_that_never_holds_still_dies() -> Outcome {
+    const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static char stacks[64][4096] __attribute__((aligned(16)));
+static volatile unsigned long hops;
+static int file;
+static time_t end;
+static int hop(void *nothing) {
+    for (;;) {
+        unsigned long now = ++hops;
+        if (now % 256 == 0) pwrite(file, &now, sizeof now, 0);
+        if (now % 256 == 0 && time(0) > end) syscall(SYS_exit, 0);
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND;
+        if (clone(hop, stacks[now % 64] + 4096, flags, 0) > 0) syscall(SYS_exit, 0);
+    }
+}
+int main(void) {
+    close(0); close(1); close(2);
+    file = open("/tmp/alive", O_CREAT | O_RDWR, 0644);
+    end = time(0) + 30;
+    hop(0);
+}
+"#;
+    let folder = scratch("hop");
+    let (source, program) = (folder.join("hop.c"), folder.join("hop"));
+    std::fs::write(&source, PROGRAM)?;
+    let compiled =
+        std::process::Command::new("cc").arg("-O1").arg("-o").args([&program, &source]).status()?;
+    assert!(compiled.success());
+    let mut launch = Launch::default();
+    launch.processes = 64;
+    let guest = host().launch(launch).await?;
+    guest.files().await?.upload(&program, std::path::Path::new("hop"))?;
+    for _ in 0..30 {
+        let job = guest.spawn(ExecRequest::new(["./hop"])).await?;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        guest.kill(&job).await?;
+        let script = "cksum < /tmp/alive; sleep 0.03; cksum < /tmp/alive";
+        let text = print(&guest, script).await?;
+        let (before, after) = text.split_once('\n').ok_or("no output")?;
+        assert_eq!(before, after.trim_end());
+    }
+    Ok(())
+}
+
+/// It executes what it may not read, and what belongs to nobody inside. Fails when the guest sees no more of `/proc` than
+/// the code does, and when what it may not look at is no job's.
+async fn a_process_that_cannot_be_looked_at_dies() -> Outcome {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let folder = scratch("hidden");
+    let program = folder.join("program");
+    std::fs::copy("/bin/sleep", &program)?;
+    chown(&folder, Some(4321), Some(4321))?;
+    chown(&program, Some(4322), Some(4322))?;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o711))?;
+    let mut launch = Launch::default();
+    launch.mounts = vec![Mount::new(&folder, "/work/hidden")];
+    let guest = host().launch(launch).await?;
+    let there = "pkill -0 -x program && echo there";
+    let other = guest.spawn(sh("sleep 60")).await?;
+    let mut request = sh("setsid /work/hidden/program 61 & sleep 0.2; exec /work/hidden/program 62");
+    let job = guest.spawn(request.clone()).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Out of sight inside, but there.
+    assert_eq!(print(&guest, there).await?, "");
+    let alive = "n=0; for p in $(seq 2 200); do kill -0 $p 2>/dev/null && n=$((n+1)); done; echo $n";
+    let before: u32 = print(&guest, alive).await?.trim().parse()?;
+    guest.kill(&job).await?;
+    let after: u32 = print(&guest, alive).await?.trim().parse()?;
+    assert_eq!(before - after, 2);
+    request.timeout = Some(Duration::from_millis(500));
+    let mut job = guest.exec(request).await?;
+    let exit = tokio::time::timeout(Duration::from_secs(5), job.wait()).await??;
+    assert_eq!(exit.cause, Cause::TimedOut);
+    assert_eq!(print(&guest, alive).await?.trim().parse::<u32>()?, after);
+    guest.kill(&other).await?;
     Ok(())
 }
 

@@ -40,6 +40,9 @@ tests! {
     Both links_in_a_mount_do_not_lead_the_next_one,
     Both code_cannot_reach_control_sockets,
     Both stopping_everything_does_not_stop_the_guest,
+    Both what_is_counted_for_the_creator_is_shared,
+    Both keys_of_the_caller_do_not_show,
+    Both descriptors_on_their_way_shut_nobody_out,
 }
 
 /// What a Python program prints.
@@ -527,5 +530,74 @@ async fn stopping_everything_does_not_stop_the_guest() -> Outcome {
     tokio::time::timeout(std::time::Duration::from_secs(20), removal).await???;
     guest.kill(&storms[0]).await?;
     assert_eq!(print(&guest, "echo alive").await?, "alive\n");
+    Ok(())
+}
+
+/// The kernel counts these for the creator, too, or for the whole machine. Fails without the sandbox's own limits.
+async fn what_is_counted_for_the_creator_is_shared() -> Outcome {
+    let guest = guest().await?;
+    let text = python(
+        &guest,
+        "
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+most = int(open('/proc/sys/fs/inotify/max_user_instances').read())
+instances = []
+while len(instances) < most and (fd := libc.inotify_init()) >= 0: instances.append(fd)
+terminals = []
+try:
+    while len(terminals) < 400: terminals.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
+except OSError: pass
+print(len(instances) < most, len(terminals))
+",
+    )
+    .await?;
+    assert_eq!(text, "True 256\n");
+    // SIGPENDING, MSGQUEUE.
+    for (option, limit) in
+        [("i", rustix::process::Resource::Sigpending), ("q", rustix::process::Resource::Msgqueue)]
+    {
+        let mine = rustix::process::getrlimit(limit).current;
+        let theirs = print(&guest, &format!("exec bash -c 'ulimit -{option}'")).await?;
+        assert_eq!(theirs.trim().parse().ok(), mine.map(|mine| mine / 4));
+    }
+    Ok(())
+}
+
+/// Keyrings are not of a namespace. Fails, for a caller without privileges, without the covers.
+async fn keys_of_the_caller_do_not_show() -> Outcome {
+    let guest = guest().await?;
+    assert_eq!(print(&guest, "cat /proc/keys /proc/key-users | wc -c").await?, "0\n");
+    Ok(())
+}
+
+/// With the caller's id inside, descriptors in sockets count for the caller. Fails when code may have as many open as the
+/// guest, or the caller does not ask for more than it usually has.
+async fn descriptors_on_their_way_shut_nobody_out() -> Outcome {
+    let guest = guest().await?;
+    let program = "
+import array, os, resource, socket, time
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+fd, kept, sent = os.open('/dev/null', 0), [], 0
+try:
+    while sent < 30000:
+        kept += socket.socketpair()
+        for _ in range(4):
+            kept[-2].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd] * 200))])
+            sent += 200
+except OSError: pass
+print('sent', flush=True)
+time.sleep(60)
+";
+    let job = guest.spawn(capbox_host::ExecRequest::new(["python3", "-c", program])).await?;
+    let mut attachment = guest.attach(&job, 0, false).await?;
+    attachment.next().await?;
+    let mut request = sh("tty");
+    request.pty = Some(capbox_host::PtySize { rows: 24, columns: 80 });
+    let output = guest.exec(request).await?.collect(1 << 20).await?;
+    assert!(output.stdout.bytes.starts_with(b"/dev/pts/"));
+    guest.files().await?.write(Path::new("file"), &mut &b"x"[..], &capbox_host::WriteOptions::default())?;
+    assert_eq!(print(&host().connect(guest.id()).await?, "cat file").await?, "x");
+    guest.kill(&job).await?;
     Ok(())
 }
