@@ -6,6 +6,11 @@ use alloc::vec::Vec;
 use crate::proto::Stream;
 
 const CHUNK: usize = 16 * 1024;
+/// Bytes of the limit for which there may be one chunk: who changes the stream at each byte must not make this program
+/// spend far more memory on the order than on the bytes.
+const LIMIT_PER_CHUNK: usize = 64;
+/// Chunks that there may be in any case.
+const FEWEST_CHUNKS: usize = 16;
 
 /// A bounded log of two streams in the order of arrival.
 pub(crate) struct Log {
@@ -19,6 +24,8 @@ pub(crate) struct Log {
 
 struct Chunk {
     stream: Stream,
+    /// The position of the first byte of `data`.
+    position: u64,
     data: Vec<u8>,
     /// Bytes at the front that have been given up.
     skip: usize,
@@ -49,6 +56,7 @@ impl Log {
     }
 
     pub(crate) fn push(&mut self, stream: Stream, mut bytes: &[u8]) {
+        let mut position = self.end;
         self.end += bytes.len() as u64;
         while !bytes.is_empty() {
             let room = match self.chunks.back() {
@@ -56,14 +64,19 @@ impl Log {
                 _ => 0,
             };
             if room == 0 {
-                self.chunks.push_back(Chunk { stream, data: Vec::new(), skip: 0 });
+                self.chunks.push_back(Chunk { stream, position, data: Vec::new(), skip: 0 });
                 continue;
             }
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             if let Some(chunk) = self.chunks.back_mut() {
                 chunk.data.extend_from_slice(now);
             }
+            position += now.len() as u64;
             bytes = later;
+        }
+        while self.chunks.len() > FEWEST_CHUNKS + self.limit / LIMIT_PER_CHUNK {
+            self.chunks.pop_front();
+            self.start = self.chunks.front().map_or(self.end, |chunk| chunk.position);
         }
         self.keep(self.limit);
     }
@@ -91,16 +104,12 @@ impl Log {
         if position < self.start {
             return At::Gap(self.start);
         }
-        let mut begin = self.start;
-        for chunk in &self.chunks {
-            let data = &chunk.data[chunk.skip..];
-            let offset = (position - begin) as usize;
-            if let Some(data @ [_, ..]) = data.get(offset..) {
-                return At::Data(chunk.stream, &data[..data.len().min(most)]);
-            }
-            begin += data.len() as u64;
-        }
-        At::End
+        let end = |chunk: &Chunk| chunk.position + chunk.data.len() as u64;
+        let Some(chunk) = self.chunks.get(self.chunks.partition_point(|chunk| end(chunk) <= position)) else {
+            return At::End;
+        };
+        let data = chunk.data.get((position - chunk.position) as usize..).unwrap_or_default();
+        At::Data(chunk.stream, &data[..data.len().min(most)])
     }
 }
 
@@ -144,6 +153,19 @@ mod tests {
         log.push(Stream::Stderr, b"g");
         assert_eq!(text(&log, 0), b"!1def2g");
         assert_eq!((log.kept(), log.end()), (4, 7));
+    }
+
+    #[test]
+    fn changes_of_stream_count() {
+        let mut log = Log::new(1 << 16);
+        for _ in 0..1 << 16 {
+            log.push(Stream::Stdout, b"o");
+            log.push(Stream::Stderr, b"e");
+        }
+        assert!(log.chunks.len() <= FEWEST_CHUNKS + (1 << 10));
+        let text = text(&log, 0);
+        assert!(text.starts_with(b"!1o2e") && text.ends_with(b"1o2e"));
+        assert_eq!(text.len() - 1, 2 * log.kept());
     }
 
     #[test]
