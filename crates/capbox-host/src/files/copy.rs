@@ -271,7 +271,8 @@ fn download_file(
 fn transfer(from: &mut File, to: &mut File, size: u64) -> io::Result<u64> {
     const SMALL: usize = 64 * 1024;
     let Some(size) = usize::try_from(size).ok().filter(|size| *size < SMALL) else {
-        return io::copy(from, to);
+        // No more than there was when it was opened: it may be growing, faster than it is copied.
+        return io::copy(&mut from.take(size), to);
     };
     // As much as there was when it was opened, without asking for more.
     let mut content = vec![0; size];
@@ -332,4 +333,24 @@ fn named(path: &Path) -> Result<PathBuf> {
         return Err(Error::InvalidArgument { name: "path", reason: "it is empty".into() });
     }
     Ok(path.components().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_grows_by_is_left_out() {
+        let make = || {
+            File::from(
+                rustix::fs::memfd_create(c"file", rustix::fs::MemfdFlags::CLOEXEC).expect("make a file"),
+            )
+        };
+        for size in [10, 100_000] {
+            let (mut from, mut to) = (make(), make());
+            from.set_len(size + 5).expect("size it");
+            assert_eq!(transfer(&mut from, &mut to, size).expect("copy"), size);
+            assert_eq!(to.metadata().expect("size").len(), size);
+        }
+    }
 }
