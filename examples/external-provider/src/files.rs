@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use capbox_core::provider::v1::*;
 
-use crate::{Kept, Session};
+use crate::{Kept, Node, Session};
 
 /// The path as the map has it: no slash in front, no `.`, no `..`. The default folder is the root.
 fn key(path: &SandboxPath) -> Vec<u8> {
@@ -32,32 +32,28 @@ fn failed(kind: ErrorKind, path: &SandboxPath) -> Error {
 }
 
 impl Kept {
-    /// What is at `key`: nothing, a folder or a file.
-    fn at(&self, key: &[u8]) -> Option<Option<&Bytes>> {
-        if key.is_empty() {
-            return Some(None);
-        }
-        self.entries.get(key).map(Option::as_ref)
+    /// What is at `key`.
+    fn at(&self, key: &[u8]) -> Option<&Node> {
+        if key.is_empty() { Some(&Node::Folder) } else { self.nodes.get(key) }
     }
 
     /// Refuse what is not in a folder.
     fn check_parent(&self, key: &[u8], path: &SandboxPath) -> Result<()> {
         match self.at(parent(key)) {
-            Some(None) => Ok(()),
-            Some(Some(_)) => Err(failed(ErrorKind::NotADirectory, path)),
+            Some(Node::Folder) => Ok(()),
+            Some(Node::File(_)) => Err(failed(ErrorKind::NotADirectory, path)),
             None => Err(failed(ErrorKind::NotFound, path)),
         }
     }
 
     fn entry(&self, key: &[u8], name: &[u8], path: &SandboxPath) -> Result<Entry> {
-        let kind_and_size = match self.at(key) {
+        let (kind, mode, size) = match self.at(key) {
             None => return Err(failed(ErrorKind::NotFound, path)),
-            Some(None) => (EntryKind::Directory, 0),
-            Some(Some(content)) => (EntryKind::File, content.len() as u64),
+            Some(Node::Folder) => (EntryKind::Directory, 0o755, 0),
+            Some(Node::File(content)) => (EntryKind::File, 0o644, content.len() as u64),
         };
-        let mut entry = Entry::new(SandboxPath::from_bytes(name), kind_and_size.0);
-        entry.size = kind_and_size.1;
-        entry.mode = if entry.kind == EntryKind::Directory { 0o755 } else { 0o644 };
+        let mut entry = Entry::new(SandboxPath::from_bytes(name), kind);
+        (entry.mode, entry.size) = (mode, size);
         Ok(entry)
     }
 }
@@ -68,12 +64,12 @@ impl FilesRead for Session {
         let kept = self.kept()?;
         let key = key(path);
         match kept.at(&key) {
-            Some(Some(content)) => {
+            Some(Node::File(content)) => {
                 let cut = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
                 let end = range.length.map_or(u64::MAX, |length| range.offset.saturating_add(length));
                 Ok(content.slice(cut(range.offset)..cut(end)))
             }
-            Some(None) => Err(failed(ErrorKind::IsADirectory, path)),
+            Some(Node::Folder) => Err(failed(ErrorKind::IsADirectory, path)),
             None => {
                 kept.check_parent(&key, path)?;
                 Err(failed(ErrorKind::NotFound, path))
@@ -87,21 +83,21 @@ impl FilesWrite for Session {
     async fn write(&self, path: &SandboxPath, content: Bytes, options: WriteOptions) -> Result<()> {
         let mut kept = self.kept()?;
         let key = key(path);
-        if matches!(kept.at(&key), Some(None)) {
+        if matches!(kept.at(&key), Some(Node::Folder)) {
             return Err(failed(ErrorKind::IsADirectory, path));
         }
         if options.parents {
             let mut above = parent(&key);
             while !above.is_empty() {
-                if matches!(kept.at(above), Some(Some(_))) {
+                if matches!(kept.at(above), Some(Node::File(_))) {
                     return Err(failed(ErrorKind::NotADirectory, path));
                 }
-                kept.entries.insert(above.to_vec(), None);
+                kept.nodes.insert(above.to_vec(), Node::Folder);
                 above = parent(above);
             }
         }
         kept.check_parent(&key, path)?;
-        kept.entries.insert(key, Some(content));
+        kept.nodes.insert(key, Node::File(content));
         Ok(())
     }
 }
@@ -112,11 +108,11 @@ impl FilesList for Session {
         let kept = self.kept()?;
         let folder = key(path);
         match kept.at(&folder) {
-            Some(None) => {}
-            Some(Some(_)) => return Err(failed(ErrorKind::NotADirectory, path)),
+            Some(Node::Folder) => {}
+            Some(Node::File(_)) => return Err(failed(ErrorKind::NotADirectory, path)),
             None => return Err(failed(ErrorKind::NotFound, path)),
         }
-        let below = kept.entries.keys().filter(|key| parent(key) == folder && !key.is_empty());
+        let below = kept.nodes.keys().filter(|key| parent(key) == folder && !key.is_empty());
         below.map(|key| kept.entry(key, SandboxPath::from_bytes(&**key).file_name(), path)).collect()
     }
 

@@ -32,11 +32,20 @@ struct Sandboxes {
 /// One sandbox: raw, for those who need more than capbox offers.
 #[derive(Debug)]
 pub struct Kept {
-    /// Its files and folders, by path without the slash in front; a folder has no content.
-    pub entries: BTreeMap<Vec<u8>, Option<bytes::Bytes>>,
+    /// Its files and folders, by path without the slash in front.
+    pub nodes: BTreeMap<Vec<u8>, Node>,
     labels: Labels,
     ends: Instant,
     detached: bool,
+}
+
+/// A file or a folder.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// A folder.
+    Folder,
+    /// A file with its content.
+    File(bytes::Bytes),
 }
 
 /// What create takes.
@@ -131,7 +140,7 @@ impl Backend for Shelf {
         sandboxes.made += 1;
         let id = format!("shelf-{}", sandboxes.made);
         let kept = Arc::new(Mutex::new(Kept {
-            entries: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             labels: create.labels,
             ends: Instant::now() + create.ttl,
             detached: false,

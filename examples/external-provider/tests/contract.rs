@@ -22,8 +22,8 @@ impl Harness for OfShelf {
     }
 
     fn fixture(&self) -> Result<Fixture> {
-        let shelf = Shelf::default();
-        let client = move || Ok(Client::new(shelf.clone()).into_any());
+        let store = Shelf::default();
+        let client = move || Ok(Client::new(store.clone()).into_any());
         let sees = client()?;
         Ok(Fixture::new(client, Listed(sees)))
     }

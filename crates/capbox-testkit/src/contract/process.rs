@@ -140,10 +140,16 @@ impl Contract for cap::Attach {
     ];
 }
 
-/// A background process that prints a line for each turn until `FILE` is there, and exits with 5.
+/// A background process that prints a line for each turn until `file` is there and exits with 5, once it has
+/// printed a few.
 async fn ticking(sandbox: &AnySandbox, file: &str) -> Check<Process> {
-    let text = format!("i=0; while ! test -e {file}; do i=$((i+1)); echo tick$i; sleep 0.05; done; exit 5");
-    Ok(sandbox.spawn(text.as_str()).background().await?)
+    let text = format!(
+        "i=0; while ! test -e {file}; do i=$((i+1)); echo tick$i; test $i = 3 && touch {file}-3; sleep 0.05; done; exit 5"
+    );
+    let process = sandbox.spawn(text.as_str()).background().await?;
+    appears(sandbox, &format!("{file}-3")).await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    Ok(process)
 }
 
 /// Attach, see it tick, let it end.
@@ -164,7 +170,6 @@ async fn it_follows_from_now_on(t: &Bench) -> Check {
     t.needs(&[Capability::Background])?;
     let sandbox = t.sandbox().await?;
     let process = ticking(&sandbox, "attach-go").await?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
     joined(&sandbox, process.id(), "attach-go").await
 }
 
@@ -172,7 +177,6 @@ async fn b70_from_another_client(t: &Bench) -> Check {
     t.needs(&[Capability::Background, Capability::Connect])?;
     let sandbox = t.sandbox().await?;
     let process = ticking(&sandbox, "attach-2-go").await?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let there = t.another_client()?.connect(sandbox.id()).await?;
     joined(&there, process.id(), "attach-2-go").await
 }

@@ -199,15 +199,17 @@ impl Job {
             child.wait().await.ok();
             ExitStatus::TimedOut
         };
-        // What is in the pipes still comes; who else holds them is not waited for.
+        // What is in the pipes still comes. Where others hold them, their end is not waited for.
+        let mut quiet = 0;
         let mut size = self.log.size();
-        loop {
+        while !pumps.iter().all(tokio::task::JoinHandle::is_finished) {
             tokio::time::sleep(Duration::from_millis(20)).await;
             let grown = self.log.size();
-            if pumps.iter().all(tokio::task::JoinHandle::is_finished) || grown == size {
+            quiet = if grown == size { quiet + 1 } else { 0 };
+            size = grown;
+            if quiet >= 10 && !marked(&self.mark).is_empty() {
                 break;
             }
-            size = grown;
         }
         pumps.iter().for_each(tokio::task::JoinHandle::abort);
         let remains = !marked(&self.mark).is_empty();
