@@ -264,11 +264,14 @@ pub async fn alive(sandbox: &AnySandbox, mark: &str) -> Check<Vec<String>> {
     Ok(text.lines().filter(|line| line.contains(mark)).map(str::to_owned).collect())
 }
 
+/// How long something may take that is no matter of time: this machine may be busy.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
 /// Fail unless the processes with `mark` are there, by a listing from inside, within a moment.
 pub async fn starts(sandbox: &AnySandbox, mark: &str) -> Check {
     let begin = Instant::now();
     while alive(sandbox, mark).await?.is_empty() {
-        ensure!(begin.elapsed() < Duration::from_secs(10), "the process with `{mark}` does not start");
+        ensure!(begin.elapsed() < PATIENCE, "the process with `{mark}` does not start");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())

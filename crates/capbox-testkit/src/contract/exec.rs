@@ -8,7 +8,7 @@ use capbox_core::capability::{Capability, cap};
 use capbox_core::error::ErrorKind;
 
 use super::{Ask, Case, Contract, cases};
-use crate::bench::{Bench, alive, follow, get, gone, mark, run, sh, starts, within};
+use crate::bench::{Bench, PATIENCE, alive, follow, get, gone, mark, run, sh, starts, within};
 use crate::check::{Check, Fault, fails};
 use crate::{ensure, ensure_eq};
 
@@ -285,7 +285,7 @@ async fn cancelling_leaves_nothing(t: &Bench) -> Check {
 pub(super) async fn began(t: &Bench, file: &str) -> Check {
     let (sandbox, begin) = (t.sandbox().await?, Instant::now());
     while get(&sandbox, file).await?.is_none() {
-        ensure!(begin.elapsed() < SOON, "the command does not begin");
+        ensure!(begin.elapsed() < PATIENCE, "`{file}` does not appear");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())

@@ -10,7 +10,7 @@ use capbox_core::spec::Stdin;
 
 use super::exec::SOON;
 use super::{Ask, Case, Contract, cases};
-use crate::bench::{Bench, alive, follow, get, gone, mark, starts, within};
+use crate::bench::{Bench, PATIENCE, alive, follow, get, gone, mark, starts, within};
 use crate::check::{Check, Fault, fails};
 use crate::{ensure, ensure_eq};
 
@@ -30,7 +30,7 @@ impl Contract for cap::Background {
 async fn appears(sandbox: &AnySandbox, file: &str) -> Check {
     let begin = Instant::now();
     while get(sandbox, file).await?.is_none() {
-        ensure!(begin.elapsed() < SOON, "`{file}` does not appear");
+        ensure!(begin.elapsed() < PATIENCE, "`{file}` does not appear");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
