@@ -1,18 +1,18 @@
 //! Whole trees, in and out.
 //!
-//! Inwards, the guest makes every file. Outwards, every name is made in a folder that was opened below the target
+//! Inwards, the guest makes every file, and below the source no link of the host is followed. Outwards, every name is made in a folder that was opened below the target
 //! without following a link, so whatever the sandbox holds, nothing is written outside of the target.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, FileTimes, OpenOptions};
+use std::fs::{self, File, FileTimes};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use capbox_guest::proto::open;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 
 use super::{Entry, Files, Kind, WriteOptions};
 use crate::error::{Context, Error, Result};
@@ -46,16 +46,32 @@ impl Files {
             self.mkdir(parent, true, 0o755)?;
         }
         if meta.is_file() {
-            self.upload_files(&[(source, target.to_owned())], &mut copied)?;
+            let from = rustix::fs::open(&source, FILE, Mode::empty()).on(&source)?;
+            self.upload_files(vec![(from.into(), source, target.to_owned())], &mut copied)?;
             return Ok(copied);
         }
         if !meta.is_dir() {
             return Err(Error::NotRegular { path: source.display().to_string(), kind: "special file" });
         }
-        let mut folders = vec![(source, target.to_owned())];
+        self.upload_tree(&source, target, &mut copied)?;
+        Ok(copied)
+    }
+
+    fn upload_tree(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
+        let root = rustix::fs::open(source, FOLDER, Mode::empty()).on(source)?;
+        let mut folders = vec![(PathBuf::new(), target.to_owned())];
         let mut modes = Vec::new();
-        while let Some((source, target)) = folders.pop() {
-            let mode = fs::symlink_metadata(&source).on(&source)?.permissions().mode() & 0o777;
+        while let Some((relative, target)) = folders.pop() {
+            let shown = source.join(&relative);
+            // Whoever can write there, code that sees it through a mount included, may put a link in its place.
+            let folder = match below(&root, &relative, source) {
+                Err(Error::OutsideSandbox { .. }) => {
+                    copied.skipped.push(shown);
+                    continue;
+                }
+                result => result?,
+            };
+            let mode = rustix::fs::fstat(&folder).on(&shown)?.st_mode & 0o777;
             self.mkdir(&target, true, mode | 0o700)?;
             if mode & 0o700 != 0o700 {
                 // It may be there, from a copy before.
@@ -64,48 +80,58 @@ impl Files {
             }
             copied.directories += 1;
             let mut files = Vec::new();
-            for entry in fs::read_dir(&source).on(&source)? {
-                let entry = entry.on(&source)?;
-                let (source, target) = (entry.path(), target.join(entry.file_name()));
-                let kind = entry.file_type().on(&source)?;
-                if kind.is_dir() {
-                    folders.push((source, target));
-                } else if kind.is_file() {
-                    files.push((source, target));
-                } else if kind.is_symlink() {
-                    self.upload_link(&fs::read_link(&source).on(&source)?, &target)?;
-                    copied.links += 1;
-                } else {
-                    copied.skipped.push(source);
+            for entry in Dir::read_from(&folder).on(&shown)? {
+                let entry = entry.on(&shown)?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let (shown, target) = (shown.join(name), target.join(name));
+                let kind = match entry.file_type() {
+                    FileType::Unknown => {
+                        let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).on(&shown)?;
+                        FileType::from_raw_mode(stat.st_mode)
+                    }
+                    kind => kind,
+                };
+                match kind {
+                    FileType::Directory => folders.push((relative.join(name), target)),
+                    FileType::RegularFile => {
+                        let flags = FILE | OFlags::NOFOLLOW;
+                        let from = rustix::fs::openat(&folder, name, flags, Mode::empty()).on(&shown)?;
+                        files.push((from.into(), shown, target));
+                    }
+                    FileType::Symlink => {
+                        let says = rustix::fs::readlinkat(&folder, name, Vec::new()).on(&shown)?;
+                        self.upload_link(Path::new(OsStr::from_bytes(says.to_bytes())), &target)?;
+                        copied.links += 1;
+                    }
+                    _ => copied.skipped.push(shown),
                 }
                 if files.len() >= BATCH {
-                    self.upload_files(&files, &mut copied)?;
-                    files.clear();
+                    self.upload_files(std::mem::take(&mut files), copied)?;
                 }
             }
-            self.upload_files(&files, &mut copied)?;
+            self.upload_files(files, copied)?;
         }
         // Folders that could not be written to come last, the deepest first.
         for (target, mode) in modes.into_iter().rev() {
             self.chmod(&target, mode)?;
         }
-        Ok(copied)
+        Ok(())
     }
 
-    /// Copies files, from paths on the host to paths inside.
-    fn upload_files(&self, files: &[(PathBuf, PathBuf)], copied: &mut Copied) -> Result<()> {
+    /// Copies files of the host, opened, with their paths there and inside.
+    fn upload_files(&self, files: Vec<(File, PathBuf, PathBuf)>, copied: &mut Copied) -> Result<()> {
         let mut sources = Vec::with_capacity(files.len());
         let mut targets = Vec::with_capacity(files.len());
-        for (source, target) in files {
-            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-            let from =
-                OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(source).on(source)?;
-            let meta = from.metadata().on(source)?;
+        for (from, source, target) in files {
+            let meta = from.metadata().on(&source)?;
             if !meta.is_file() {
-                copied.skipped.push(source.clone());
+                copied.skipped.push(source);
                 continue;
             }
-            targets.push((target.clone(), meta.permissions().mode() & 0o777));
+            targets.push((target, meta.permissions().mode() & 0o777));
             sources.push((from, meta));
         }
         // New files, mostly, which need no replacing.
@@ -290,6 +316,8 @@ fn transfer(from: &mut File, to: &mut File, size: u64) -> io::Result<u64> {
 /// Files that are opened at a time.
 const BATCH: usize = 64;
 
+/// A FIFO that takes a file's place must not keep this process.
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A folder below the target: no link on the way, whoever put it there.

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use capbox_host::{Error, Files, Kind, Launch, Search, WatchKind, WriteOptions};
@@ -17,6 +17,7 @@ tests! {
     Both listing_tells_folders_from_files_and_nothing,
     Both special_files_are_refused,
     Both links_stay_inside,
+    Both links_of_the_host_are_not_followed_below_a_source,
     Both doors_of_the_kernel_are_refused,
     Both a_swapped_parent_leads_nowhere_else,
     Both the_code_users_rights_hold,
@@ -144,6 +145,51 @@ async fn special_files_are_refused() -> Outcome {
         assert!(start.elapsed() < Duration::from_secs(1));
     }
     assert_eq!(files.stat(Path::new("p"), false)?.kind, Kind::Fifo);
+    Ok(())
+}
+
+/// Code that can write to the source, since it is mounted, may put a link in a folder's place while it is copied. Fails when
+/// folders are found by their paths.
+async fn links_of_the_host_are_not_followed_below_a_source() -> Outcome {
+    let (source, secret) = (scratch("source"), scratch("secret"));
+    std::fs::write(secret.join("file"), "secret")?;
+    let (folder, link) = (source.join("folder"), scratch("link").join("link"));
+    std::fs::create_dir(&folder)?;
+    std::fs::write(folder.join("file"), "public")?;
+    symlink(&secret, &link)?;
+    let guest = guest().await?;
+    let files = guest.files().await?;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| -> Outcome {
+        let exchange = scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let (from, to, how) = (&folder, &link, rustix::fs::RenameFlags::EXCHANGE);
+                rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, how)?;
+                std::thread::yield_now();
+            }
+            rustix::io::Result::Ok(())
+        });
+        let copied = (0..500).try_for_each(|copy| -> Outcome {
+            let target = PathBuf::from(format!("copy{copy}"));
+            // A link is copied as a link. That something has gone meanwhile may be an error.
+            let _ = files.upload(&source, &target);
+            let link =
+                matches!(files.stat(&target.join("folder"), false), Ok(found) if found.kind == Kind::Symlink);
+            if !link && let Ok(text) = files.read(&target.join("folder/file"), 0..100, 100) {
+                return if text == b"public" { Ok(()) } else { Err("a link was followed".into()) };
+            }
+            Ok(())
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        exchange.join().map_err(|_| "the exchange failed")??;
+        copied
+    })?;
+    // As the source itself it is.
+    files.upload(&secret.join("file"), Path::new("plain"))?;
+    let link = scratch("link").join("link");
+    symlink(secret.join("file"), &link)?;
+    files.upload(&link, Path::new("through"))?;
+    assert_eq!(files.read(Path::new("through"), 0..100, 100)?, b"secret");
     Ok(())
 }
 
@@ -368,7 +414,7 @@ async fn copies_keep_trees() -> Outcome {
     std::fs::write(source.join(std::ffi::OsStr::from_bytes(b"\xff\n")), "odd")?;
     rustix::fs::mknodat(rustix::fs::CWD, source.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
 
-    let slashed = std::path::PathBuf::from(format!("{}/", source.display()));
+    let slashed = PathBuf::from(format!("{}/", source.display()));
     for _ in 0..2 {
         let copied = files.upload(&slashed, Path::new("deep/er/copy"))?;
         assert_eq!((copied.files, copied.directories, copied.links), (4, 5, 2));
