@@ -8,6 +8,8 @@ use capbox::api::Signal;
 use capbox::{Error, ErrorKind, Registry};
 use clap::error::{ContextKind, ContextValue};
 
+use crate::text;
+
 /// The exit code of a failure of capbox itself.
 pub(crate) const OWN_FAILURE: u8 = 125;
 
@@ -108,6 +110,7 @@ fn hint_line(message: impl fmt::Display) {
 
 /// The word is coloured for those who see colours; the text is the same for everybody.
 fn line(word: &str, color: &str, message: impl fmt::Display) {
+    let message = text::harmless(&message.to_string());
     let mut stderr = io::stderr().lock();
     let colored = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // Nobody is left to tell where stderr is closed.

@@ -28,6 +28,19 @@ pub(crate) fn columns(head: &[&str], rows: &[impl AsRef<[String]>]) -> io::Resul
     stdout.flush()
 }
 
+/// The text without what a terminal would obey: names and messages may come from inside a sandbox.
+pub(crate) fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' && c != '\t' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// Print one line.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();

@@ -20,19 +20,21 @@ impl Mount {
     /// What stays read-only in a folder that can be written, if it is there when the sandbox is made: files that tools
     /// on the host execute or trust.
     ///
-    /// Not covered: what is not there yet (a program inside may make `.envrc`), the same files deeper down, build
-    /// scripts and anything else that somebody runs by hand. Look at what changed before using such a folder outside.
+    /// The whole of `.git` is: beside hooks and configuration, `commondir`, the index with its submodules, and work
+    /// trees all lead git to programs of their choosing.
+    ///
+    /// Not covered: what is not there yet (a program inside may make a `.envrc`, or a repository where there is none),
+    /// the same deeper down, build scripts and anything else that somebody runs by hand. Look at what changed before
+    /// using such a folder outside.
     pub const PROTECTED: &[&str] = &[
-        ".git/hooks",            // run by git
-        ".git/config",           // names programs: pagers, editors, filters, file system monitors, hook paths
-        ".git/config.worktree",  // the same
-        ".envrc",                // run by direnv on entering the folder
-        ".vscode/tasks.json",    // may run on opening the folder
+        ".git",   // hooks and configuration name programs; the rest leads to other hooks and configuration
+        ".envrc", // run by direnv on entering the folder
+        ".vscode/tasks.json", // may run on opening the folder
         ".vscode/settings.json", // names programs
-        ".vscode/launch.json",   // names programs
-        ".idea",                 // the same for JetBrains editors
-        ".husky",                // git hooks by another way
-        ".devcontainer",         // run on opening the folder
+        ".vscode/launch.json", // names programs
+        ".idea",  // the same for JetBrains editors
+        ".husky", // git hooks by another way
+        ".devcontainer", // run on opening the folder
     ];
 }
 
@@ -78,21 +80,12 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
         if !read_only {
             prepared.writes_host = true;
             if !unprotected {
-                wire.protect = protected(&source);
+                wire.protect = Mount::PROTECTED.iter().map(|path| (*path).into()).collect();
             }
         }
         prepared.mounts.push(wire);
     }
     Ok(prepared)
-}
-
-fn protected(source: &Path) -> Vec<proto::Bytes> {
-    let mut paths: Vec<proto::Bytes> = Mount::PROTECTED.iter().map(|path| (*path).into()).collect();
-    // In a work tree or submodule a file that says where the repository is, hooks and all.
-    if fs::symlink_metadata(source.join(".git")).is_ok_and(|meta| meta.is_file()) {
-        paths.push(".git".into());
-    }
-    paths
 }
 
 fn check_target(target: &Path) -> Result<()> {

@@ -186,3 +186,12 @@ fn help_and_version() {
 fn messages_have_no_colour_unless_somebody_sees_it() {
     assert!(!ran(&["rum"]).stderr.contains('\u{1b}'));
 }
+
+/// A name may come from inside a sandbox: it must not make the terminal do anything.
+#[test]
+fn messages_give_a_terminal_no_orders() {
+    let ran = ran(&["run", "--cwd", "/\u{1b}]0;title\u{7}\u{9b}31m", "--", "true"]);
+    assert_eq!(ran.code, 125);
+    assert!(ran.stderr.contains("title"), "{ran:?}");
+    assert!(!ran.stderr.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{ran:?}");
+}

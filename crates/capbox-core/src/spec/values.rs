@@ -225,7 +225,7 @@ impl<N: Into<String>, V: Into<String>, const C: usize> From<[(N, V); C]> for Lab
 pub enum MountAccess {
     /// Read.
     ReadOnly,
-    /// Read and write, but not what host tools execute or trust: git hooks and config, editor tasks, `.envrc`.
+    /// Read and write, but not what host tools execute or trust: `.git`, editor tasks, `.envrc`.
     ReadWrite,
     /// Read and write everything.
     Unprotected,

@@ -560,13 +560,14 @@ async fn what_host_tools_trust_is_protected(t: &Bench) -> Check {
     fs::write(git.join("config"), "safe")?;
     fs::write(canary.folder().join(".envrc"), "safe")?;
     let text = "cd /mounted || exit; echo evil > .git/hooks/pre-commit; echo evil > .git/config; echo evil > .envrc; \
-        mv .git .git2; rm -rf .git/hooks; echo fine > .git/HEAD; true";
+        mv .git .git2; rm -rf .git/hooks; echo ../evil > .git/commondir; echo fine > readme; true";
     let sandbox = mounted(t, &canary, MountAccess::ReadWrite).await?;
     run(&sandbox, text).await?;
     ensure!(!git.join("hooks/pre-commit").exists(), "a hook is written through a mount");
     ensure_eq!(fs::read_to_string(git.join("config"))?, "safe", "`.git/config` on the host");
     ensure_eq!(fs::read_to_string(canary.folder().join(".envrc"))?, "safe", "`.envrc` on the host");
-    ensure_eq!(fs::read_to_string(git.join("HEAD"))?, "fine\n", "what is not protected");
+    ensure!(!git.join("commondir").exists(), "git is led to a configuration of the sandbox's choosing");
+    ensure_eq!(fs::read_to_string(canary.folder().join("readme"))?, "fine\n", "what is not protected");
     let sandbox = mounted(t, &canary, MountAccess::Unprotected).await?;
     run(&sandbox, "echo asked > /mounted/.git/config").await?;
     ensure_eq!(
