@@ -19,7 +19,7 @@ pub(crate) const CREATE_TTL: Duration = Duration::from_hours(1);
 /// The provider.
 #[derive(Args)]
 pub(crate) struct On {
-    /// The provider, such as `local://` or `docker://python:3.12` [env: `CAPBOX_ON`] [default: `local://`]
+    /// The provider, such as `local://` or `memory://` [env: `CAPBOX_ON`] [default: `local://`]
     #[arg(long, value_name = "URI")]
     on: Option<String>,
 }

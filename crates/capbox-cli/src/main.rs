@@ -17,7 +17,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 
-/// Run code in a sandbox: on this machine, in containers, or in a sandbox cloud.
+/// Run code in a sandbox.
 ///
 /// Data goes to stdout, messages to stderr. The exit code of `run`, `exec` and `attach` is that of the command;
 /// 128 and the signal's number where a signal ended it; 124 where its time was up; 126 and 127 as in a shell.

@@ -79,7 +79,7 @@ impl Registry {
 
 /// `Client::from_uri`: a client of a provider that is compiled in.
 pub trait FromUri: Sized {
-    /// A client from a URI such as `local://` or `docker://python:3.12?cpus=2`. Nothing is sent.
+    /// A client from a URI such as `local://`. Nothing is sent.
     fn from_uri(uri: &str) -> Result<Self>;
 }
 

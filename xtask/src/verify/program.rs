@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{Promise, Trial, ensure};
-use crate::tools::{Result, output, root};
+use crate::tools::{Result, cargo, output, root};
 
 pub(super) const PROMISES: &[Promise] = &[
     ("readme-first-command", readme_first_command),
+    ("readme-example", readme_example),
     ("exit-codes", exit_codes),
     ("timeout-kills-the-tree", timeout_kills_the_tree),
     ("host-is-hidden", host_is_hidden),
@@ -36,6 +37,19 @@ fn readme_first_command(_: &Trial) -> Result {
     let expected = readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
     let expected = expected.ok_or("the README does not show what the first command prints")?;
     ensure(printed.trim() == expected.trim(), || format!("`{command}` printed `{printed}`, not `{expected}`"))
+}
+
+/// The README shows the example of the facade to the letter, and that runs.
+fn readme_example(_: &Trial) -> Result {
+    let read = |path: &str| fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"));
+    let (readme, example) = (read("README.md")?, read("crates/capbox/examples/readme.rs")?);
+    let shown = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    let shown = shown.ok_or("the README shows no Rust")?;
+    ensure(example.ends_with(shown), || {
+        "the README shows another program than `examples/readme.rs`".to_owned()
+    })?;
+    let printed = output(cargo().args(["run", "--quiet", "--package", "capbox", "--example", "readme"]))?;
+    ensure(printed.contains("two"), || format!("the example printed `{printed}`"))
 }
 
 fn exit_codes(t: &Trial) -> Result {

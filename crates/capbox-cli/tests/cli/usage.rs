@@ -64,7 +64,7 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     (
         &["run", "--on", "not a uri", "--", "true"],
         "error: `uri`: there is no `://` in it\nhint: write `PROVIDER://TARGET?KEY=VALUE`, such as `local://` or \
-         `docker://python:3.12`\n",
+         `memory://`\n",
     ),
     (&["exec", "x"], "error: missing: `COMMAND`\nhint: usage: capbox exec <ID> -- <COMMAND>...\n"),
     (

@@ -84,9 +84,8 @@ impl FromStr for Uri {
 
     fn from_str(text: &str) -> Result<Self> {
         let malformed = |what: &str| {
-            Error::invalid_argument("uri", what).with_hint(
-                "write `PROVIDER://TARGET?KEY=VALUE`, such as `local://` or `docker://python:3.12`",
-            )
+            Error::invalid_argument("uri", what)
+                .with_hint("write `PROVIDER://TARGET?KEY=VALUE`, such as `local://` or `memory://`")
         };
         let (provider, rest) = text.split_once("://").ok_or_else(|| malformed("there is no `://` in it"))?;
         let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';

@@ -48,8 +48,11 @@ impl Harness for Liars {
     }
 }
 
-async fn records(lie: Lie) -> Vec<Record> {
-    Suite::new(Liars(lie)).records(8, |_| true).await
+/// Set to hold each liar against the whole suite, which takes minutes, rather than against what must catch it.
+const EVERY_TRIAL: &str = "CAPBOX_EVERY_TRIAL";
+
+async fn records(lie: Lie, wanted: impl Fn(&str) -> bool) -> Vec<Record> {
+    Suite::new(Liars(lie)).records(4, wanted).await
 }
 
 fn failed(records: &[Record]) -> BTreeSet<&str> {
@@ -67,7 +70,7 @@ fn show(records: &[Record]) -> String {
 
 /// Nothing fails for who is honest, and nothing that a liar is caught by is left out.
 async fn an_honest_provider_passes() -> Result<(), Failed> {
-    let records = records(Lie::None).await;
+    let records = records(Lie::None, |_| true).await;
     if !failed(&records).is_empty() {
         return Err(show(&records).into());
     }
@@ -146,9 +149,12 @@ const LIES: &[(Lie, &[&str], &[&str])] = &[
     (Lie::ActsBeforeRefusing, &["source.from-snapshot"], &[]),
 ];
 
-/// Exactly the trials that are to catch the lie fail, and none that has nothing to do with it.
+/// The trials that are to catch the lie fail, and, where every trial is run, none that has nothing to do with it.
+///
+/// That each of them passes for who does not lie is shown by the honest provider.
 async fn the_lie_is_caught(lie: Lie, caught: &[&str], noticed: &[&str]) -> Result<(), Failed> {
-    let records = records(lie).await;
+    let every = std::env::var_os(EVERY_TRIAL).is_some();
+    let records = records(lie, |trial| every || caught.contains(&trial)).await;
     let failed = failed(&records);
     let missed: Vec<_> = caught.iter().filter(|trial| !failed.contains(**trial)).collect();
     if !missed.is_empty() {
@@ -162,7 +168,7 @@ async fn the_lie_is_caught(lie: Lie, caught: &[&str], noticed: &[&str]) -> Resul
     Ok(())
 }
 
-/// One trial per lie, each over the whole suite.
+/// One trial per lie, and one for who does not lie.
 pub(crate) fn main() -> ! {
     fn trial(name: String, run: impl Future<Output = Result<(), Failed>> + Send + 'static) -> Trial {
         Trial::test(name, || tokio::runtime::Runtime::new().expect("a runtime").block_on(run))
