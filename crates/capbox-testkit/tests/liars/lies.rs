@@ -32,7 +32,9 @@ impl Harness for Liars {
             ("files.upload/b99_copies_do_not_reach_the_host", NO_ROOT),
             ("files.tree/b105_a_hostile_tree_stays_in_its_folder", NO_ROOT),
         ]);
-        facts.trial_timeout = liar::TRIAL;
+        // A liar is caught by running out of time, too; who is honest, or held to everything at once, may be slow.
+        let patient = self.0 == Lie::None || std::env::var_os(EVERY_TRIAL).is_some();
+        facts.trial_timeout = if patient { liar::TRIAL } else { liar::TRIAL / 6 };
         facts
     }
 
