@@ -233,7 +233,7 @@ impl FilesSearch for Session {
 fn below(path: &SandboxPath, node: &Node, query: &SearchQuery, found: &mut Vec<Match>) {
     for (name, node) in node.children().into_iter().flatten() {
         let here = path.join(&**name);
-        if query.name.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), name)) {
+        if query.takes_name(name) {
             matches(&here, node, query, found);
         }
         below(&here, node, query, found);
@@ -256,62 +256,4 @@ fn matches(path: &SandboxPath, node: &Arc<Node>, query: &SearchQuery, found: &mu
 
 fn holds(line: &[u8], text: &[u8]) -> bool {
     text.is_empty() || line.windows(text.len()).any(|part| part == text)
-}
-
-/// True where `name` fits `pattern`, in which `*` is any text and `?` any character.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    let character = |name: &[u8]| match std::str::from_utf8(name).ok().and_then(|text| text.chars().next()) {
-        Some(first) => first.len_utf8(),
-        None => 1,
-    };
-    // After a mismatch, go back to the last star and let it take one character more.
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(b'?') => {
-                p += 1;
-                n += character(&name[n..]);
-            }
-            Some(byte) if *byte == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => match star {
-                Some((at, taken)) => {
-                    let taken = taken + character(&name[taken..]);
-                    star = Some((at, taken));
-                    (p, n) = (at + 1, taken);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fits;
-
-    #[test]
-    fn patterns() {
-        for (pattern, name) in [
-            ("*", ""),
-            ("*.rs", "a.rs"),
-            ("a*b*c", "a-b-b-c"),
-            ("?", "é"),
-            ("a?c", "abc"),
-            ("**", "x"),
-            ("", ""),
-        ] {
-            assert!(fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
-        }
-        for (pattern, name) in [("*.rs", "a.rsx"), ("?", ""), ("a?c", "ac"), ("", "x"), ("[ab]", "a")] {
-            assert!(!fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
-        }
-    }
 }

@@ -485,6 +485,53 @@ impl SearchQuery {
         self.limit = limit;
         self
     }
+
+    /// True where a file or folder of this name fits the pattern, or none is asked for: `*` is any text, `?` one
+    /// character; a byte that is not UTF-8 counts as one.
+    pub fn takes_name(&self, name: &[u8]) -> bool {
+        self.name.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), name))
+    }
+}
+
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where to go on when what follows the last `*` does not fit: that `*`, taking one character more.
+    let mut back = None;
+    loop {
+        match (pattern.get(p), name.get(n)) {
+            (Some(b'*'), _) => {
+                back = Some((p, n));
+                p += 1;
+                continue;
+            }
+            (Some(b'?'), Some(_)) => {
+                n += character(&name[n..]);
+                p += 1;
+                continue;
+            }
+            (Some(a), Some(b)) if a == b => {
+                n += 1;
+                p += 1;
+                continue;
+            }
+            (None, None) => return true,
+            _ => {}
+        }
+        match back {
+            Some((star, taken)) if taken < name.len() => {
+                let taken = taken + character(&name[taken..]);
+                back = Some((star, taken));
+                (p, n) = (star + 1, taken);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// How long the first character is; a byte that is not UTF-8 counts as one.
+fn character(bytes: &[u8]) -> usize {
+    let chunk = bytes.utf8_chunks().next();
+    chunk.and_then(|chunk| chunk.valid().chars().next()).map_or(1, char::len_utf8)
 }
 
 /// Something found.
@@ -529,5 +576,35 @@ impl Transferred {
     /// Nothing yet.
     pub const fn none() -> Self {
         Self { files: 0, directories: 0, symlinks: 0, bytes: 0, skipped: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name) in [
+            ("*.rs", "a.rs"),
+            ("*", ""),
+            ("a?c", "aéc"),
+            ("**b*", "abab"),
+            ("*a*b", "xaab"),
+            ("[a]", "[a]"),
+            ("a*b*c", "a-b-b-c"),
+            ("?", "é"),
+            ("a?c", "abc"),
+            ("", ""),
+        ] {
+            assert!(fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("*.rs", "a.rsx"), ("?", ""), ("a?c", "ac"), ("", "a"), ("[a]", "a"), ("A", "a"), ("[ab]", "a")]
+        {
+            assert!(!fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        assert!(fits(b"a?c", b"a\xffc"));
+        assert!(!fits("*??".as_bytes(), "☕".as_bytes()), "a star takes whole characters");
     }
 }
