@@ -107,13 +107,7 @@ impl<K> Process<K> {
     /// A handle that does not follow the process ([`Sandbox::process`](super::Sandbox::process), or one started
     /// in the background) must be [attached](Self::attach) first.
     pub async fn next(&mut self) -> Result<Option<Event>> {
-        let Some(events) = &mut self.events else {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("this handle of `{}` follows nothing", self.id),
-            )
-            .with_hint("call `attach` or `replay` first"));
-        };
+        let Some(events) = &mut self.events else { return Err(follows_nothing(&self.id)) };
         let event = self.core.op(Capability::Streaming.as_str(), events.next()).await?;
         if let Some(Event::Exited(exit)) = &event {
             self.exit = Some(*exit);
@@ -171,10 +165,7 @@ impl<K> Process<K> {
     /// The same, keeping at most `max_output` bytes of each stream: its head and its tail.
     pub async fn output_within(mut self, max_output: usize) -> Result<Output> {
         self.close_stdin().await.ok();
-        let Some(events) = self.events.take() else {
-            self.next().await?;
-            return Ok(Output::new(ExitStatus::Unknown));
-        };
+        let Some(events) = self.events.take() else { return Err(follows_nothing(&self.id)) };
         self.core.op(Capability::Streaming.as_str(), collect(events, max_output)).await
     }
 
@@ -253,6 +244,11 @@ impl<K> Process<K> {
         let spawned = self.core.request(Capability::Replay.as_str(), call).await?;
         Ok(Self::attached(self.core, spawned))
     }
+}
+
+fn follows_nothing(id: &ProcessId) -> Error {
+    Error::new(ErrorKind::Conflict, format!("this handle of `{id}` follows nothing"))
+        .with_hint("call `attach` or `replay` first")
 }
 
 /// A process that no longer reads, or a refused write that carries an [`Error`] of ours.
