@@ -324,6 +324,41 @@ records! {
         pub deny_set_id: bool,
     }
 
+    /// What the guest has to know to supervise a container that something else has made. See [`Request::Contain`].
+    pub struct Contain {
+        /// The sandbox's id.
+        pub id: Bytes,
+        /// The environment of every job, before what the job itself asks for: the image's own, and the creator's.
+        pub env: Vec<(Bytes, Bytes)>,
+        /// Where jobs start and relative paths begin: the image's own, or the creator's. An absolute path.
+        pub cwd: Bytes,
+        /// The user that code runs as unless it asks for another, as an image writes it: a name or number, with a
+        /// group if it has a colon. Empty for root.
+        pub user: Bytes,
+        /// What the creator wants to find it by.
+        pub labels: Vec<(Bytes, Bytes)>,
+        /// Opaque to this protocol.
+        pub meta: Bytes,
+        /// The version of the guest program, for [`Info`].
+        pub version: Bytes,
+        /// The host name inside, for [`Info`].
+        pub hostname: Bytes,
+        /// Milliseconds until it ends by itself; 0 for never.
+        pub ttl: u64,
+        /// Whether it ends with the connection that this comes on.
+        pub owned: bool,
+        /// When it was created: milliseconds since 1970.
+        pub created: u64,
+    }
+
+    /// A name in a folder.
+    pub struct Entry {
+        /// The name, byte for byte.
+        pub name: Bytes,
+        /// What it names; links are not followed.
+        pub stat: Stat,
+    }
+
     /// A folder of the host that is seen inside.
     pub struct Mount {
         /// The absolute path inside.
@@ -459,6 +494,8 @@ choices! {
         Killed = 2,
         /// It used more memory than it may.
         OutOfMemory = 3,
+        /// How it ended cannot be known: what watched over it was killed from inside. So was all of the job.
+        Unknown = 4,
     }
 
     /// Where starting a command failed.
@@ -499,6 +536,8 @@ choices! {
         Unsupported = 3,
         /// Too many at once.
         Busy = 4,
+        /// A container that has not been told yet what it is for. See [`Request::Contain`].
+        Unbooted = 5,
     }
 }
 
@@ -548,6 +587,13 @@ messages! {
         Destroy = 12,
         /// Turns the reply socket into a channel for [`FileRequest`].
         Files = 13,
+        /// Tells a container what it is for; the connection is then the owner's. Answered by [`Event::Ready`], or
+        /// refused where it has been told before.
+        Contain { /// What it is for.
+            contain: Contain, } = 14,
+        /// In a container, the answer to the [`Event::Version`] that greets a new connection: the kernel notes who
+        /// sends it. Without descriptors.
+        Present = 15,
     }
 
     /// An answer on a reply socket.

@@ -174,6 +174,7 @@ macro_rules! numbers {
 
 // x86-64, then AArch64. From `io_uring_setup` on the numbers are the same everywhere.
 numbers! {
+    CONNECT 42 203; GETPID 39 172; GETUID 102 174; INOTIFY_INIT1 294 26; INOTIFY_ADD_WATCH 254 27; INOTIFY_RM_WATCH 255 28;
     READ 0 63; WRITE 1 64; CLOSE 3 57; FSTAT 5 80; LSEEK 8 62; MMAP 9 222; MUNMAP 11 215;
     RT_SIGACTION 13 134; RT_SIGPROCMASK 14 135; IOCTL 16 29; PREAD64 17 67; SOCKET 41 198; SENDMSG 46 211;
     RECVMSG 47 212; BIND 49 200; LISTEN 50 201; SOCKETPAIR 53 199; SETSOCKOPT 54 208; GETSOCKOPT 55 209;
@@ -261,7 +262,9 @@ pub const SIG_BLOCK: usize = 0;
 pub const SIG_SETMASK: usize = 2;
 
 pub const PR_SET_DUMPABLE: usize = 4;
+pub const PR_GET_DUMPABLE: usize = 3;
 pub const PR_SET_NAME: usize = 15;
+pub const PR_SET_CHILD_SUBREAPER: usize = 36;
 pub const PR_CAPBSET_DROP: usize = 24;
 pub const PR_SET_SECUREBITS: usize = 28;
 pub const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -320,6 +323,15 @@ pub fn capset(effective: u64, permitted: u64, inheritable: u64) -> Result<()> {
     ];
     // SAFETY: both arrays have the layout and size that this version of the header promises.
     unsafe { raw!(nr::CAPSET, header.as_ptr(), data.as_ptr()) }.map(drop)
+}
+
+/// This process's permitted capabilities.
+pub fn permitted() -> Result<u64> {
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: both arrays have the layout and size that this version of the header promises.
+    unsafe { raw!(nr::CAPGET, header.as_ptr(), data.as_mut_ptr()) }?;
+    Ok(u64::from(data[1]) | u64::from(data[4]) << 32)
 }
 
 /// Ends the process at once, without running anything else.

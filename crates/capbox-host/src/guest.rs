@@ -223,7 +223,8 @@ impl Guest {
         match refusal {
             Refusal::NotFound => Error::NotFound { what: "job", name: job.to_owned() },
             Refusal::Ended => Error::Ended { id: job.to_owned() },
-            Refusal::Invalid => {
+            // A sandbox of this machine is told what it is for before it can be found.
+            Refusal::Invalid | Refusal::Unbooted => {
                 Error::InvalidArgument { name: "request", reason: "the guest does not accept it".into() }
             }
             Refusal::Unsupported => Error::Unsupported {

@@ -9,7 +9,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-use crate::job::{self, CODE};
+use crate::job;
 use crate::os::{self, Fd, Path, resolve};
 use crate::proto::{self, Boot, FileReply, FileRequest, Malformed, Stat, open};
 use crate::setup::Sandbox;
@@ -46,7 +46,7 @@ type Checked<T> = core::result::Result<T, Refused>;
 /// Serves what there is on a file channel, up to some requests.
 pub(crate) fn serve(boot: &Boot, sandbox: &Sandbox, channel: &Fd, buffer: &mut [u8]) -> Served {
     let files = Files { boot, sandbox, last_folder: RefCell::new(None) };
-    let served = os::as_user(CODE, || {
+    let served = os::as_user(sandbox.place.user(), sandbox.place.rights(), || {
         for _ in 0..REQUESTS_IN_A_TURN {
             match files.serve_one(channel, buffer) {
                 Served::Answered => {}

@@ -6,18 +6,22 @@
 //! This process does not wait for it. Between taking its user's id and executing, the child can be stopped by whatever
 //! runs as that user; a supervisor that waited (`CLONE_VFORK`) would be stopped with it. Instead each child has a stack
 //! of its own and the end of a pipe, which closes when it has executed its program, or ended.
+//!
+//! In a container a keeper stands in between, which may well wait ([`crate::keeper`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
+use crate::keeper;
 use crate::os::{self, Fd, Path};
 use crate::proto::{Boot, Bytes, CODE_ID, Exec, GUEST_ID, Stage};
 use crate::seccomp::Filter;
-use crate::setup::Sandbox;
+use crate::setup::{Place, Sandbox};
 use crate::sys::{self, AT_FDCWD, Errno, Result, nr};
 use crate::tree::{self, Marker};
+use crate::users::{self, Account};
 
 const STACK: usize = 16 * 1024;
 
@@ -40,7 +44,7 @@ pub(crate) struct Stdio {
 }
 
 /// A user inside.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -58,24 +62,30 @@ pub(crate) struct Starter {
 /// A command that is being started. Must not be dropped before [`done`](Self::done) can be read from: until then the
 /// child uses its memory.
 pub(crate) struct Starting {
+    /// Its first process; in a container, its keeper.
     pub(crate) pid: i32,
-    /// At its end once the child has executed its program, or ended.
+    /// At its end once the child has executed its program, or ended. In a container, where the keeper reports.
     pub(crate) done: Fd,
-    plan: Box<UnsafeCell<Plan>>,
-    stack: Vec<u8>,
+    /// What the child uses. A keeper has a copy.
+    shared: Option<(Box<UnsafeCell<Plan>>, Vec<u8>)>,
 }
 
 /// All that the child needs, made beforehand.
-struct Plan {
+pub(crate) struct Plan {
     programs: Vec<Path>,
     argv: Words,
     env: Words,
     cwd: Path,
     stdio: Stdio,
     user: Option<User>,
+    /// The groups that the user is in beside its first, where such things are known.
+    groups: Option<Vec<u32>>,
+    /// Whether the rights that this program has are the user's, too.
+    keeps_rights: bool,
     descriptors: [u64; 2],
     second_filter: Option<*const Filter>,
-    proc: i32,
+    /// Where to find the mark that the command got, if it got one.
+    proc: Option<i32>,
     marker: [u8; 64],
     marker_len: usize,
     /// Why it could not become the program; nothing once that runs.
@@ -99,10 +109,10 @@ impl Starter {
         boot: &Boot,
         sandbox: &Sandbox,
         exec: &Exec,
-        user: User,
+        account: &Account,
         stdio: Stdio,
     ) -> core::result::Result<Starting, Failure> {
-        let environment = environment(boot, exec, user)?;
+        let environment = environment(boot, exec, account)?;
         let argv = words(exec.argv.iter().map(|word| word.0.clone()))?;
         let program = exec.argv.first().filter(|program| !program.is_empty());
         let Some(program) = program else {
@@ -116,22 +126,33 @@ impl Starter {
         }))?;
         let cwd = if exec.cwd.is_empty() { &boot.cwd } else { &exec.cwd };
         let cwd = absolute(&boot.cwd, cwd).or_else(|errno| failed(Stage::Cwd, errno))?;
-        let plan = Box::new(UnsafeCell::new(Plan {
+        let own = matches!(sandbox.place, Place::Own);
+        let mut plan = Box::new(UnsafeCell::new(Plan {
             programs,
             argv,
             env,
             cwd,
             stdio,
-            user: boot.several_ids.then_some(user),
+            user: boot.several_ids.then_some(account.user),
+            groups: (!own).then(|| account.groups.clone()),
+            keeps_rights: !own && account.user.uid == 0,
             descriptors: sandbox.descriptors,
             second_filter: self.second_filter.as_deref().map(core::ptr::from_ref),
-            proc: sandbox.proc.raw(),
+            proc: own.then_some(sandbox.proc.raw()),
             marker: [0; 64],
             marker_len: 0,
             failure: None,
         }));
-        let (done, theirs) = os::pipe().or_else(|errno| failed(Stage::Process, errno))?;
         let mut stack = self.stacks.pop().unwrap_or_else(|| os::buffer(STACK));
+        if !own {
+            let started = keeper::start(plan.get_mut(), &mut stack);
+            self.stacks.push(stack);
+            return match started {
+                Ok((pid, done)) => Ok(Starting { pid, done, shared: None }),
+                Err(errno) => failed(Stage::Process, errno),
+            };
+        }
+        let (done, theirs) = os::pipe().or_else(|errno| failed(Stage::Process, errno))?;
         let top = stack.as_mut_ptr_range().end;
         let top = top.wrapping_sub(top as usize % 16);
         let flags = sys::CLONE_VM | sys::CLONE_NEWCGROUP | sys::SIGCHLD;
@@ -140,14 +161,14 @@ impl Starter {
         let pid = unsafe { sys::clone_onto(flags, top, core::ptr::null_mut(), child, plan.get().cast()) };
         drop(theirs);
         match pid {
-            Ok(pid) => Ok(Starting { pid, done, plan, stack }),
+            Ok(pid) => Ok(Starting { pid, done, shared: Some((plan, stack)) }),
             Err(errno) => failed(Stage::Process, errno),
         }
     }
 
     /// What became of a command whose pipe has ended: the mark of its processes, or why it could not be started.
     pub(crate) fn finish(&mut self, starting: Starting) -> core::result::Result<Marker, Failure> {
-        let Starting { plan, stack, .. } = starting;
+        let Some((plan, stack)) = starting.shared else { return Ok(0) };
         self.stacks.push(stack);
         // SAFETY: the child is done with it. It wrote through a pointer, hence the careful reading.
         let (failure, marker, len) = unsafe {
@@ -163,13 +184,25 @@ impl Starter {
 }
 
 /// The child's side. Runs on a borrowed stack in borrowed memory: no allocation, no panic, no return.
-unsafe extern "C" fn child(plan: *mut u8) -> ! {
+pub(crate) unsafe extern "C" fn child(plan: *mut u8) -> ! {
     // SAFETY: `start` passes its plan and leaves it to this process.
     #[allow(clippy::cast_ptr_alignment)]
     let plan = unsafe { &mut *plan.cast::<Plan>() };
     let (stage, errno) = become_program(plan);
     plan.failure = Some((stage, errno));
     sys::exit_group(127)
+}
+
+/// Why a child that is done with the plan could not become the program. It wrote through a pointer, hence the careful
+/// reading.
+pub(crate) fn failure(plan: &Plan) -> Option<(Stage, Errno)> {
+    // SAFETY: a field of a live reference.
+    unsafe { (&raw const plan.failure).read_volatile() }
+}
+
+/// The descriptors that the program gets as its first three.
+pub(crate) fn stdio(plan: &mut Plan) -> &mut [i32; 3] {
+    &mut plan.stdio.fds
 }
 
 fn become_program(plan: &mut Plan) -> (Stage, Errno) {
@@ -181,8 +214,10 @@ fn become_program(plan: &mut Plan) -> (Stage, Errno) {
 
 fn prepare(plan: &mut Plan) -> core::result::Result<(), (Stage, Errno)> {
     let at = |stage: Stage| move |errno: Errno| (stage, errno);
-    plan.marker_len =
-        os::readlinkat(plan.proc, c"self/ns/cgroup", &mut plan.marker).map_err(at(Stage::Process))?.len();
+    if let Some(proc) = plan.proc {
+        plan.marker_len =
+            os::readlinkat(proc, c"self/ns/cgroup", &mut plan.marker).map_err(at(Stage::Process))?.len();
+    }
     // SAFETY: these take integers, and pointers to what the plan keeps alive.
     unsafe {
         raw!(nr::SETSID).map_err(at(Stage::Process))?;
@@ -198,6 +233,9 @@ fn prepare(plan: &mut Plan) -> core::result::Result<(), (Stage, Errno)> {
         // CLOSE_RANGE_CLOEXEC: not before, for one of them is the pipe whose end says that this memory is free.
         raw!(nr::CLOSE_RANGE, 3, u32::MAX, 4).map_err(at(Stage::Process))?;
         raw!(nr::UMASK, 0o022).map_err(at(Stage::Process))?;
+        if let Some(groups) = &plan.groups {
+            raw!(nr::SETGROUPS, groups.len(), groups.as_ptr()).map_err(at(Stage::User))?;
+        }
         if let Some(User { uid, gid }) = plan.user {
             raw!(nr::SETRESGID, gid, gid, gid).map_err(at(Stage::User))?;
             raw!(nr::SETRESUID, uid, uid, uid).map_err(at(Stage::User))?;
@@ -205,7 +243,9 @@ fn prepare(plan: &mut Plan) -> core::result::Result<(), (Stage, Errno)> {
     }
     os::set_limit(os::RLIMIT_NOFILE, plan.descriptors).map_err(at(Stage::Process))?;
     // From here on with the rights of the code: it must be its own that lead to the folder and the program.
-    sys::capset(0, 0, 0).map_err(at(Stage::User))?;
+    if !plan.keeps_rights {
+        sys::capset(0, 0, 0).map_err(at(Stage::User))?;
+    }
     if let Some(filter) = plan.second_filter {
         // SAFETY: the starter has it for good.
         unsafe { &*filter }.install().map_err(at(Stage::Process))?;
@@ -261,7 +301,7 @@ fn candidates(program: &[u8], path: Option<&[u8]>) -> core::result::Result<Vec<P
 fn environment(
     boot: &Boot,
     exec: &Exec,
-    user: User,
+    account: &Account,
 ) -> core::result::Result<BTreeMap<Vec<u8>, Vec<u8>>, Failure> {
     let mut environment = BTreeMap::new();
     let mut add = |name: &[u8], value: &[u8]| {
@@ -271,10 +311,14 @@ fn environment(
         environment.insert(name.to_vec(), value.to_vec());
         Ok(())
     };
+    if !account.home.is_empty() {
+        // What an image says of itself goes before what its users are.
+        add(b"HOME", &account.home)?;
+    }
     for (name, value) in &boot.env {
         add(name, value)?;
     }
-    if user.uid == 0 {
+    if account.home.is_empty() && account.user.uid == 0 {
         for (name, value) in [("HOME", "/root"), ("USER", "root"), ("LOGNAME", "root")] {
             add(name.as_bytes(), value.as_bytes())?;
         }
@@ -304,7 +348,19 @@ pub(crate) fn absolute(base: &[u8], path: &[u8]) -> Result<Path> {
 }
 
 /// The user that a command asks for: a name that every sandbox has, or `uid[:gid]`.
-pub(crate) fn user(boot: &Boot, text: &Bytes) -> core::result::Result<User, Failure> {
+pub(crate) fn account(
+    boot: &Boot,
+    sandbox: &Sandbox,
+    text: &Bytes,
+) -> core::result::Result<Account, Failure> {
+    match &sandbox.place {
+        Place::Own => user(boot, text).map(|user| Account { user, ..Account::default() }),
+        Place::Container(container) if text.is_empty() => Ok(container.account.clone()),
+        Place::Container(_) => users::find(&sandbox.root, text).or_else(|errno| failed(Stage::User, errno)),
+    }
+}
+
+fn user(boot: &Boot, text: &Bytes) -> core::result::Result<User, Failure> {
     let user = match &text.0[..] {
         b"" | b"user" => CODE,
         b"root" => User { uid: 0, gid: 0 },

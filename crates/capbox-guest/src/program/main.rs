@@ -3,6 +3,10 @@
 //! It has no libc and no threads. It starts with the rights to build the sandbox, builds it ([`setup`]), gives
 //! nearly all rights up, and then serves requests from one event loop ([`serve`]) until the sandbox ends.
 //!
+//! In a container, which something else has built, it is process 1 as well (`init`), and serves the same requests
+//! ([`init`]). There is no socket that leads in from outside, so a second one of its kind is started beside it
+//! (`relay`), which carries them over one stream.
+//!
 //! What runs inside is hostile. It shares a kernel with this program, and under an unprivileged creator even its
 //! user id, so nothing here may wait for it, believe it, or do for it what it could not do itself.
 
@@ -20,7 +24,9 @@ mod sys;
 mod proto;
 
 mod files;
+mod init;
 mod job;
+mod keeper;
 mod log;
 mod os;
 mod remove;
@@ -29,13 +35,27 @@ mod seccomp;
 mod serve;
 mod setup;
 mod tree;
+mod users;
 mod wire;
+
+use core::ffi::CStr;
 
 /// The descriptor that the creator leaves for the guest: the owner's connection.
 const OWNER: i32 = 3;
 
-fn main() {
+/// Answers with the exit code.
+fn main(arguments: &[&CStr]) -> i32 {
     os::reset_signals();
+    match arguments.get(1).map(|word| word.to_bytes()) {
+        None => build(),
+        Some(b"init") => return init::run(&arguments[2..]),
+        Some(_) => return 64,
+    }
+    0
+}
+
+/// Builds a sandbox and serves it.
+fn build() {
     let owner = os::Fd::inherited(OWNER);
     // Else the creator has gone, or speaks another version and has been told.
     let Ok((boot, sources)) = setup::receive(&owner) else { return };

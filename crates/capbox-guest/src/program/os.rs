@@ -274,6 +274,23 @@ pub(crate) fn set_nonblocking(fd: i32) -> Result<()> {
     unsafe { raw!(nr::FCNTL, fd, 4, sys::O_NONBLOCK) }.map(drop)
 }
 
+/// A duplicate with a number that is not below `least`. It closes on exec, but not when dropped.
+pub(crate) fn duplicate_above(fd: i32, least: i32) -> Result<i32> {
+    // SAFETY: takes no pointers. F_DUPFD_CLOEXEC.
+    unsafe { raw!(nr::FCNTL, fd, 1030, least) }.map(|fd| fd as i32)
+}
+
+/// Makes `target` a duplicate, whatever it was before.
+pub(crate) fn duplicate_onto(fd: i32, target: i32, flags: usize) -> Result<()> {
+    // SAFETY: takes no pointers.
+    unsafe { raw!(nr::DUP3, fd, target, flags) }.map(drop)
+}
+
+pub(crate) fn close_range(first: u32, last: u32) -> Result<()> {
+    // SAFETY: takes no pointers; nothing goes on using what is in the range.
+    unsafe { raw!(nr::CLOSE_RANGE, first, last, 0) }.map(drop)
+}
+
 pub(crate) fn duplicate(fd: i32) -> Result<Fd> {
     // SAFETY: takes no pointers. F_DUPFD_CLOEXEC.
     owned(unsafe { raw!(nr::FCNTL, fd, 1030, 0) })
@@ -357,12 +374,21 @@ impl Waited {
 
 /// Reaps one process that has ended, or tells of one that was stopped, if there is one.
 pub(crate) fn wait_any() -> Option<Waited> {
+    wait4(1 | 2).ok()? // WNOHANG | WUNTRACED
+}
+
+/// Reaps one process that has ended; an error if there are no children.
+pub(crate) fn wait(block: bool) -> Result<Option<Waited>> {
+    wait4(usize::from(!block)) // WNOHANG
+}
+
+fn wait4(options: usize) -> Result<Option<Waited>> {
     let mut status = 0i32;
     let mut usage = [0u64; 18]; // `struct rusage`: user time, system time, largest resident set, …
-    // SAFETY: room for the status and the usage. WNOHANG | WUNTRACED.
-    let pid = unsafe { raw!(nr::WAIT4, -1isize, &raw mut status, 1 | 2, usage.as_mut_ptr()) }.ok()?;
+    // SAFETY: room for the status and the usage.
+    let pid = unsafe { raw!(nr::WAIT4, -1isize, &raw mut status, options, usage.as_mut_ptr()) }?;
     let cpu_micros = (usage[0] + usage[2]) * 1_000_000 + usage[1] + usage[3];
-    (pid != 0).then_some(Waited { pid: pid as i32, status, cpu_micros, max_rss_kib: usage[4] })
+    Ok((pid != 0).then_some(Waited { pid: pid as i32, status, cpu_micros, max_rss_kib: usage[4] }))
 }
 
 /// Sets a resource limit of this process; `limit` is soft and hard.
@@ -442,6 +468,27 @@ pub(crate) fn bind_unix(fd: i32, path: &CStr) -> Result<()> {
     unsafe { raw!(nr::BIND, fd, address.as_ptr(), bytes.len() + 3) }.map(drop)
 }
 
+/// The address of a socket that is not in any folder, but in the network namespace.
+fn abstract_address(name: &[u8]) -> Result<([u8; 110], usize)> {
+    let mut address = [0u8; 110];
+    address[0] = AF_UNIX as u8;
+    address.get_mut(3..3 + name.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name);
+    Ok((address, 3 + name.len()))
+}
+
+pub(crate) fn bind_abstract(fd: i32, name: &[u8]) -> Result<()> {
+    let (address, len) = abstract_address(name)?;
+    // SAFETY: the address is as long as is passed.
+    unsafe { raw!(nr::BIND, fd, address.as_ptr(), len) }.map(drop)
+}
+
+/// Whether the kernel notes the sender of each packet that is sent to this socket from now on.
+pub(crate) fn note_senders(fd: i32, on: bool) -> Result<()> {
+    let on = i32::from(on);
+    // SAFETY: SOL_SOCKET, SO_PASSCRED reads an integer.
+    unsafe { raw!(nr::SETSOCKOPT, fd, 1, 16, &raw const on, 4) }.map(drop)
+}
+
 pub(crate) fn listen(fd: i32) -> Result<()> {
     // SAFETY: takes no pointers.
     unsafe { raw!(nr::LISTEN, fd, 64) }.map(drop)
@@ -487,12 +534,21 @@ pub(crate) fn with_file_ids<T>(user: User, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Does something exactly as a user inside could do it: with its ids and no capability.
-pub(crate) fn as_user<T>(user: User, work: impl FnOnce() -> T) -> Result<T> {
+/// Does something exactly as a user inside could do it: with its ids and no capability. `rights` are those that this
+/// process has, and gets back. Where the user is the one that this process is itself, they are the user's as well.
+pub(crate) fn as_user<T>(user: User, rights: u64, work: impl FnOnce() -> T) -> Result<T> {
+    if user.uid == 0 && uid() == 0 {
+        return Ok(with_file_ids(user, work));
+    }
     with_file_ids(user, || {
-        sys::capset(0, sys::cap::SERVE, 0)?;
+        sys::capset(0, rights, 0)?;
         let result = work();
-        sys::capset(sys::cap::SERVE, sys::cap::SERVE, 0)?;
+        sys::capset(rights, rights, 0)?;
         Ok(result)
     })
+}
+
+fn uid() -> u32 {
+    // SAFETY: takes no pointers, and cannot fail.
+    unsafe { raw!(nr::GETUID) }.map_or(u32::MAX, |uid| uid as u32)
 }

@@ -1,7 +1,9 @@
 //! What a program needs that has no libc: an entry point, memory functions, a heap, an end.
 
+use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::ptr::null_mut;
 
 use crate::sys::{self, nr};
@@ -11,6 +13,7 @@ core::arch::global_asm!(
     ".globl _start",
     "_start:",
     "xor ebp, ebp",
+    "mov rdi, rsp",
     "and rsp, -16", // as the calling convention wants it at a call
     "call {start}",
     "ud2",
@@ -23,14 +26,18 @@ core::arch::global_asm!(
     "_start:",
     "mov x29, xzr",
     "mov x30, xzr",
+    "mov x0, sp",
     "bl {start}",
     "brk #1",
     start = sym start,
 );
 
-extern "C" fn start() -> ! {
-    crate::main();
-    sys::exit_group(0)
+/// The kernel leaves the number of arguments on the stack, and the arguments behind it.
+unsafe extern "C" fn start(stack: *const usize) -> ! {
+    // SAFETY: as many pointers to strings as the number says, which stay where they are.
+    let arguments: Vec<&CStr> =
+        unsafe { (1..=stack.read()).map(|at| CStr::from_ptr(stack.add(at).read() as *const _)).collect() };
+    sys::exit_group(crate::main(&arguments))
 }
 
 /// A panic is a bug. The sandbox must not outlive its supervisor, and with process 1 the kernel ends it all.
@@ -157,6 +164,16 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
     }
     // SAFETY: the same contract.
     unsafe { memcmp(a, b, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn strlen(string: *const u8) -> usize {
+    let mut len = 0;
+    // SAFETY: the caller passes a string that ends with a NUL; volatile, so that it stays a loop.
+    while unsafe { string.add(len).read_volatile() } != 0 {
+        len += 1;
+    }
+    len
 }
 
 const SMALLEST: usize = 16;

@@ -3,20 +3,22 @@
 //! Everything is driven from here, in small steps: no request, no job and no number of either may keep the loop
 //! from its other work.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::files::{self, Served};
+use crate::init::{self, Newcomer, Presented};
 use crate::job::{self, Starter, Starting, Stdio, User};
+use crate::keeper::{self, Report};
 use crate::log::{At, Log};
 use crate::os::{self, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Fd, Ready, Watch};
 use crate::proto::{
-    self, Boot, Bytes, CODE_ID, Cause, Event, Exec, Exit, Malformed, Refusal, Request, Stage, Stream,
+    self, Boot, Bytes, CODE_ID, Cause, Contain, Event, Exec, Exit, Malformed, Refusal, Request, Stage, Stream,
 };
-use crate::setup::Sandbox;
+use crate::setup::{Place, Sandbox};
 use crate::sys::{self, Errno};
 use crate::tree::{self, Kill, Marker, Step};
-use crate::wire;
+use crate::{users, wire};
 
 const DEFAULT_RETAIN: u64 = 1 << 20;
 /// What all logs together keep.
@@ -39,17 +41,23 @@ const JOBS_IN_A_PACKET: usize = 6;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
+const SIGKILL: i32 = 9;
+const SIGTERM: usize = 15;
+
 type Key = u64;
 
 /// What a ready descriptor is for. Descriptors of jobs are kept with the job.
 enum Source {
-    Owner(Fd),
     Listener,
-    Children(Fd),
+    Signals(Fd),
+    /// A client that is not trusted yet (containers only).
+    Newcomer(Newcomer),
     Control(Fd),
     Files(Fd),
     Reply(Key),
     Starting(Key),
+    /// What the keeper of a job that runs has to say (containers only).
+    Keeper(Key),
     Output(Key, Stream),
     Follower(Key),
 }
@@ -60,10 +68,15 @@ struct Job {
     started: u64,
     began: u64,
     background: bool,
+    /// Its first process; in a container, its keeper. 0 once that has been reaped.
     pid: i32,
+    /// The process that leads the group of the job's first process: itself.
+    leader: i32,
     /// Until it is known whether it runs.
     starting: Option<Start>,
-    /// 0 before that, and once no process of the job is left.
+    /// Where a keeper reports.
+    reports: Option<(u64, Fd)>,
+    /// 0 while it is not known, and once no process of the job is left.
     marker: Marker,
     /// Keeps the marker's number from being given to another job's namespace while it is looked for.
     pin: Option<Fd>,
@@ -86,6 +99,11 @@ impl Job {
         self.marker = 0;
         self.pin = None;
     }
+
+    /// Whether its processes can be told from others'.
+    fn is_marked(&self) -> bool {
+        self.starting.is_none() || self.marker != 0
+    }
 }
 
 /// A command on its way, and who wants to hear of it.
@@ -106,6 +124,12 @@ struct Killing {
     waiting: Vec<Fd>,
 }
 
+impl Killing {
+    fn new(kill: Kill, cause: Cause) -> Self {
+        Self { kill, due: 0, cause, gone: false, waiting: Vec::new() }
+    }
+}
+
 struct Follower {
     token: u64,
     socket: Fd,
@@ -119,6 +143,10 @@ struct Server {
     epoll: Fd,
     sources: BTreeMap<u64, Source>,
     last_token: u64,
+    /// The connection whose end is the end of a sandbox that is owned.
+    owner: Option<u64>,
+    /// Whether it is known what the sandbox is for.
+    booted: bool,
     jobs: BTreeMap<Key, Job>,
     ended: VecDeque<Key>,
     /// Children that work for a file channel, by number.
@@ -134,8 +162,17 @@ struct Server {
 
 /// Serves until the sandbox ends.
 pub(crate) fn run(boot: Boot, sandbox: Sandbox, owner: Fd) {
-    let Ok(epoll) = os::epoll_create() else { return sandbox.folder.remove() };
     let deadline = deadline(boot.ttl);
+    serve(boot, sandbox, Some(owner), deadline);
+}
+
+/// Serves a container until it ends, or for so many milliseconds if nobody tells it what it is for.
+pub(crate) fn contain(sandbox: Sandbox, boot_within: u64) {
+    serve(Boot { several_ids: true, ..Boot::default() }, sandbox, None, deadline(boot_within.max(1)));
+}
+
+fn serve(boot: Boot, sandbox: Sandbox, owner: Option<Fd>, deadline: Option<u64>) {
+    let Ok(epoll) = os::epoll_create() else { return sandbox.remove() };
     let starter = Starter::new(&boot);
     let mut server = Server {
         boot,
@@ -144,6 +181,8 @@ pub(crate) fn run(boot: Boot, sandbox: Sandbox, owner: Fd) {
         epoll,
         sources: BTreeMap::new(),
         last_token: 0,
+        owner: None,
+        booted: owner.is_some(),
         jobs: BTreeMap::new(),
         ended: VecDeque::new(),
         helpers: BTreeMap::new(),
@@ -167,16 +206,18 @@ struct End;
 type Turn = Result<(), End>;
 
 impl Server {
-    fn serve(&mut self, owner: Fd) {
-        let children = 1 << (sys::SIGCHLD - 1);
-        os::set_signal_mask(children);
-        let Ok(signals) = os::signalfd(children) else { return };
-        self.add(signals.raw(), EPOLLIN, Source::Children(signals));
+    fn serve(&mut self, owner: Option<Fd>) {
+        let signals = 1 << (sys::SIGCHLD - 1) | 1 << (SIGTERM - 1);
+        os::set_signal_mask(signals);
+        let Ok(signals) = os::signalfd(signals) else { return };
+        self.add(signals.raw(), EPOLLIN, Source::Signals(signals));
         self.add(self.sandbox.listener.raw(), EPOLLIN, Source::Listener);
-        if wire::send(owner.raw(), &Event::Ready.encode(), &[]).is_err() {
-            return;
+        if let Some(owner) = owner {
+            if wire::send(owner.raw(), &Event::Ready.encode(), &[]).is_err() {
+                return;
+            }
+            self.owner = Some(self.add(owner.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(owner)));
         }
-        self.add(owner.raw(), EPOLLIN | EPOLLRDHUP, Source::Owner(owner));
 
         let mut ready = [Ready::default(); 32];
         loop {
@@ -204,7 +245,7 @@ impl Server {
                 Err(_) => break,
             }
         }
-        self.sandbox.folder.remove();
+        self.sandbox.remove();
     }
 
     fn add(&mut self, fd: i32, events: u32, source: Source) -> u64 {
@@ -225,28 +266,31 @@ impl Server {
         // Taken out, and put back if it stays. It may have gone in this very turn.
         let Some(source) = self.sources.remove(&token) else { return Ok(()) };
         match source {
-            Source::Owner(fd) => {
-                if self.requests(&fd)? {
-                    self.sources.insert(token, Source::Owner(fd));
-                } else if self.boot.owned {
+            Source::Control(fd) => {
+                if self.requests(&fd, token)? {
+                    self.sources.insert(token, Source::Control(fd));
+                } else if self.boot.owned && self.owner == Some(token) {
                     return Err(End);
                 }
             }
-            Source::Control(fd) => {
-                if self.requests(&fd)? {
-                    self.sources.insert(token, Source::Control(fd));
-                }
-            }
+            Source::Newcomer(newcomer) => match newcomer.present() {
+                Presented::Trusted(fd) => drop(self.sources.insert(token, Source::Control(fd))),
+                Presented::NotYet(newcomer) => drop(self.sources.insert(token, Source::Newcomer(newcomer))),
+                Presented::Refused => {}
+            },
             Source::Listener => {
                 self.accept();
                 self.sources.insert(token, Source::Listener);
             }
-            Source::Children(fd) => {
+            Source::Signals(fd) => {
                 let mut info = [0; 128];
                 // One is enough: any more make it ready again, and all that have ended are reaped below.
                 let _ = os::read(fd.raw(), &mut info);
+                if is_order_to_end(&info) {
+                    return Err(End);
+                }
                 self.unreaped = true;
-                self.sources.insert(token, Source::Children(fd));
+                self.sources.insert(token, Source::Signals(fd));
             }
             Source::Files(fd) => {
                 match files::serve(&self.boot, &self.sandbox, &fd, &mut self.packet) {
@@ -258,6 +302,10 @@ impl Server {
             }
             Source::Reply(key) => self.client_left(key),
             Source::Starting(key) => self.started(key),
+            Source::Keeper(key) => {
+                self.sources.insert(token, Source::Keeper(key));
+                self.kept(key);
+            }
             Source::Output(key, stream) => {
                 self.sources.insert(token, Source::Output(key, stream));
                 self.read_output(key, token);
@@ -277,6 +325,14 @@ impl Server {
 
     fn accept(&mut self) {
         let Ok(client) = os::accept(self.sandbox.listener.raw()) else { return };
+        if !self.is_own() {
+            if self.sources.len() < SOURCES
+                && let Some(newcomer) = init::greet(client, &self.sandbox.proc)
+            {
+                self.add(newcomer.socket.raw(), EPOLLIN | EPOLLRDHUP, Source::Newcomer(newcomer));
+            }
+            return;
+        }
         // The folder's mode keeps other users of the host out. What is inside has a process number here; what is
         // outside has none. And with a single id mapped, the client must have that id.
         let trusted = os::peer(client.raw())
@@ -287,7 +343,7 @@ impl Server {
     }
 
     /// Serves one request of a control connection; says whether the connection is still there.
-    fn requests(&mut self, connection: &Fd) -> Result<bool, End> {
+    fn requests(&mut self, connection: &Fd, token: u64) -> Result<bool, End> {
         let packet = match wire::receive(connection.raw(), &mut self.packet, false) {
             Ok(Some(packet)) => packet,
             Err(Errno::AGAIN | Errno::MSGSIZE | Errno::PROTO) => return Ok(true),
@@ -297,16 +353,22 @@ impl Server {
         // Without a socket to answer on, there is nobody to tell.
         let Some(reply) = fds.next() else { return Ok(true) };
         match Request::decode(&packet.bytes) {
-            Ok(request) => self.request(request, reply, fds.collect())?,
+            Ok(request) => self.request(request, reply, fds.collect(), token)?,
             Err(Malformed::Version(_)) => answer(&reply, &Event::Version { version: proto::VERSION }),
             Err(_) => refuse(&reply, Refusal::Invalid),
         }
         Ok(true)
     }
 
-    fn request(&mut self, request: Request, reply: Fd, fds: Vec<Fd>) -> Turn {
+    fn request(&mut self, request: Request, reply: Fd, fds: Vec<Fd>, token: u64) -> Turn {
         match request {
-            Request::Boot { .. } => refuse(&reply, Refusal::Invalid),
+            Request::Contain { contain } => self.learn(contain, &reply, token),
+            Request::Destroy => {
+                self.farewell = Some(reply);
+                return Err(End);
+            }
+            _ if !self.booted => refuse(&reply, Refusal::Unbooted),
+            Request::Boot { .. } | Request::Present => refuse(&reply, Refusal::Invalid),
             Request::Exec { exec } => self.exec(&exec, reply, fds),
             Request::Attach { job, after, input } => self.attach(&job, after, input, reply),
             Request::Kill { job } => self.kill(&job, reply),
@@ -323,10 +385,6 @@ impl Server {
                 self.deadline = deadline(ttl);
                 answer(&reply, &Event::Done);
             }
-            Request::Destroy => {
-                self.farewell = Some(reply);
-                return Err(End);
-            }
             Request::Files => {
                 if self.sources.len() < SOURCES {
                     answer(&reply, &Event::Done);
@@ -339,6 +397,32 @@ impl Server {
         Ok(())
     }
 
+    /// A container is told what it is for.
+    fn learn(&mut self, contain: Contain, reply: &Fd, token: u64) {
+        let Place::Container(container) = &mut self.sandbox.place else {
+            return refuse(reply, Refusal::Invalid);
+        };
+        if self.booted || contain.cwd.first() != Some(&b'/') {
+            return refuse(reply, Refusal::Invalid);
+        }
+        container.account = match users::find(&self.sandbox.root, &contain.user) {
+            Ok(account) => account,
+            Err(errno) => {
+                let step = "find the default user".into();
+                return answer(reply, &Event::BootFailed { step, errno: errno.0 });
+            }
+        };
+        let Contain { id, env, cwd, user: _, labels, meta, version, hostname, ttl, owned, created } = contain;
+        let life =
+            Boot { id, env, cwd, labels, meta, version, hostname, ttl, owned, created, ..Boot::default() };
+        // What is left out is for sandboxes that are built here.
+        self.boot = Boot { several_ids: true, ..life };
+        self.deadline = deadline(ttl);
+        self.owner = Some(token);
+        self.booted = true;
+        answer(reply, &Event::Ready);
+    }
+
     fn exec(&mut self, exec: &Exec, reply: Fd, fds: Vec<Fd>) {
         match self.start(exec, fds) {
             Ok((starting, streams)) => self.add_job(exec, reply, starting, streams),
@@ -349,13 +433,13 @@ impl Server {
     }
 
     fn start(&mut self, exec: &Exec, fds: Vec<Fd>) -> Result<(Starting, Streams), job::Failure> {
-        let user = job::user(&self.boot, &exec.user)?;
+        let account = job::account(&self.boot, &self.sandbox, &exec.user)?;
         if self.sources.len() >= SOURCES {
             return Err(job::Failure { stage: Stage::Process, errno: Errno::AGAIN });
         }
-        let mut streams = self.streams(exec, user, fds)?;
+        let mut streams = self.streams(exec, account.user, fds)?;
         let stdio = core::mem::take(&mut streams.stdio);
-        let starting = self.starter.start(&self.boot, &self.sandbox, exec, user, stdio)?;
+        let starting = self.starter.start(&self.boot, &self.sandbox, exec, &account, stdio)?;
         streams.theirs.clear();
         Ok((starting, streams))
     }
@@ -381,9 +465,12 @@ impl Server {
             began: os::monotonic(),
             background: exec.background,
             pid,
+            leader: pid,
             starting: Some(Start { starting, token, reply: other, pass }),
-            marker: 0,
-            pin: tree::pin(&self.sandbox.proc, pid),
+            reports: None,
+            // A keeper is one from the beginning.
+            marker: if self.is_own() { 0 } else { pid as Marker },
+            pin: self.sandbox.place.pin(&self.sandbox.proc, pid),
             deadline: deadline(exec.timeout),
             exit: None,
             reply,
@@ -397,13 +484,20 @@ impl Server {
         self.jobs.insert(key, job);
     }
 
+    /// Whether the sandbox has been built here.
+    fn is_own(&self) -> bool {
+        matches!(self.sandbox.place, Place::Own)
+    }
+
     /// A command's program has been executed, or could not be.
     fn started(&mut self, key: Key) {
+        let own = self.is_own();
         let Some(job) = self.jobs.get_mut(&key) else { return };
         let Some(Start { starting, token, reply: other, pass }) = job.starting.take() else { return };
         self.sources.remove(&token);
         let _ = os::epoll_ctl(&self.epoll, Watch::Remove, starting.done.raw(), 0, 0);
-        match self.starter.finish(starting) {
+        let outcome = if own { self.starter.finish(starting) } else { self.first_report(key, starting) };
+        match outcome {
             Ok(marker) => {
                 // Where a number is not pinned (the process had ended before it could be), it is used again after the
                 // namespace's end. Who had it before has no process left.
@@ -418,9 +512,11 @@ impl Server {
                     // A client that is gone already is noticed like one that leaves later.
                     let _ = wire::send(reply.raw(), &event.encode(), &fds);
                 }
-                if let Some(killing) = &mut job.killing {
+                if let Some(killing) = &mut job.killing
+                    && own
+                {
                     // Only now is known what else there may be.
-                    killing.kill = Kill::new(marker);
+                    killing.kill = self.sandbox.place.kill(marker);
                 }
             }
             Err(failure) => {
@@ -436,6 +532,78 @@ impl Server {
         }
     }
 
+    /// What a keeper says first: whether the program runs.
+    fn first_report(&mut self, key: Key, starting: Starting) -> Result<Marker, job::Failure> {
+        let Starting { pid, done, .. } = starting;
+        match Report::receive(&done) {
+            Ok(Some(Report::Started(leader))) => {
+                let token = self.add(done.raw(), EPOLLIN, Source::Keeper(key));
+                if let Some(job) = self.jobs.get_mut(&key) {
+                    job.leader = leader;
+                    job.reports = Some((token, done));
+                }
+                Ok(pid as Marker)
+            }
+            Ok(Some(Report::Failed(stage, errno))) => Err(job::Failure { stage, errno }),
+            // It was killed from inside. What it may have started is killed when it is reaped.
+            _ => Err(job::Failure { stage: Stage::Process, errno: Errno::INTR }),
+        }
+    }
+
+    /// What a keeper says further: how the program ended.
+    fn kept(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some((token, reports)) = &job.reports else { return };
+        let (token, fd) = (*token, reports.raw());
+        match Report::receive(reports) {
+            Ok(Some(Report::Ended { status, cpu_micros, max_rss_kib, alone })) => {
+                let pid = job.leader;
+                self.ended(key, &os::Waited { pid, status, cpu_micros, max_rss_kib }, Some(alone));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                job.reports = None;
+                self.remove(token, fd);
+            }
+        }
+    }
+
+    /// A keeper has ended, and all of its job with it: by itself, or because it was killed from inside.
+    fn keeper_ended(&mut self, key: Key, waited: &os::Waited) {
+        if waited.status != 0 {
+            let known: BTreeSet<u32> = self
+                .jobs
+                .values()
+                .map(|job| &job.pid)
+                .chain(self.helpers.keys())
+                .map(|pid| *pid as u32)
+                .collect();
+            keeper::kill_strays(&self.sandbox.proc, &known, waited.pid as u32);
+        }
+        self.started(key);
+        self.kept(key);
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        (job.pid, job.leader) = (0, 0);
+        job.unmark();
+        if let Some((token, fd)) = job.reports.take() {
+            self.remove(token, fd.raw());
+        }
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if job.exit.is_none() {
+            // Nobody is left to tell how the program ended.
+            let unknown = Killing::new(self.sandbox.place.kill(0), Cause::Unknown);
+            job.killing.get_or_insert(unknown).gone = true;
+            self.ended(
+                key,
+                &os::Waited { pid: 0, status: SIGKILL, cpu_micros: 0, max_rss_kib: 0 },
+                Some(true),
+            );
+        } else if let Some(killing) = &mut job.killing {
+            killing.gone = true;
+            self.finish_kill(key);
+        }
+    }
+
     /// Closes all that a job has.
     fn close(&mut self, job: Job) {
         for (token, _, fd) in &job.output {
@@ -446,6 +614,9 @@ impl Server {
         }
         if let Some((token, reply)) = &job.reply {
             self.remove(*token, reply.raw());
+        }
+        if let Some((token, reports)) = &job.reports {
+            self.remove(*token, reports.raw());
         }
         for reply in job.killing.iter().flat_map(|killing| &killing.waiting) {
             refuse(reply, Refusal::Ended);
@@ -532,7 +703,7 @@ impl Server {
         let Some((key, job)) = self.find(id) else { return refuse(&reply, Refusal::NotFound) };
         if job.exit.is_some() && job.killing.is_none() {
             let marker = job.marker;
-            if marker == 0 || tree::members(&self.sandbox.proc, marker).is_empty() {
+            if marker == 0 || self.sandbox.place.members(&self.sandbox.proc, marker).is_empty() {
                 return refuse(&reply, Refusal::Ended);
             }
         }
@@ -546,17 +717,11 @@ impl Server {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.deadline = None;
         let marker = job.marker;
-        if job.starting.is_some() {
+        if !job.is_marked() {
             // Its first process has perhaps no mark yet. It is this process's child: the number is its own.
             let _ = os::kill(job.pid, 9);
         }
-        job.killing.get_or_insert_with(|| Killing {
-            kill: Kill::new(marker),
-            due: 0,
-            cause,
-            gone: false,
-            waiting: Vec::new(),
-        });
+        job.killing.get_or_insert_with(|| Killing::new(self.sandbox.place.kill(marker), cause));
     }
 
     fn signal(&mut self, id: &Bytes, signal: i32, reply: &Fd) {
@@ -566,7 +731,7 @@ impl Server {
         }
         // The job's first process leads its group, and is not reaped before its end has been noticed here: the
         // number is still its own.
-        match (1..=64).contains(&signal).then(|| os::kill(-job.pid, signal)) {
+        match (1..=64).contains(&signal).then(|| os::kill(-job.leader, signal)) {
             Some(Ok(())) => answer(reply, &Event::Done),
             Some(Err(Errno::SRCH)) => refuse(reply, Refusal::Ended),
             _ => refuse(reply, Refusal::Invalid),
@@ -598,7 +763,7 @@ impl Server {
 
     fn list(&mut self, reply: &Fd) {
         let mut pids: BTreeMap<Marker, Vec<u32>> = BTreeMap::new();
-        for (marker, pid) in tree::all(&self.sandbox.proc) {
+        for (marker, pid) in self.sandbox.place.all(&self.sandbox.proc) {
             pids.entry(marker).or_default().push(pid);
         }
         let mut listed = Vec::with_capacity(self.jobs.len());
@@ -732,9 +897,13 @@ impl Server {
                 }
                 continue;
             }
-            let running = self.jobs.iter().find(|(_, job)| job.pid == waited.pid && job.exit.is_none());
-            if let Some(key) = running.map(|(key, _)| *key) {
-                self.ended(key, &waited);
+            let own = self.is_own();
+            // A keeper stays for as long as anything of its job does.
+            let running = |job: &Job| job.pid == waited.pid && (job.exit.is_none() || !own);
+            match self.jobs.iter().find(|(_, job)| running(job)).map(|(key, _)| *key) {
+                Some(key) if own => self.ended(key, &waited, None),
+                Some(key) => self.keeper_ended(key, &waited),
+                None => {}
             }
         }
     }
@@ -742,25 +911,23 @@ impl Server {
     /// A child was stopped. Those that work for this program are not the code's to stop; a job's processes are.
     fn keep_going(&self, pid: i32) {
         const SIGCONT: i32 = 18;
-        let own = self.helpers.contains_key(&pid)
-            || self
-                .jobs
-                .values()
-                .any(|job| job.pid == pid && job.starting.is_some() && job.killing.is_none());
-        if own {
+        let keepers = !self.is_own();
+        let works = |job: &Job| keepers || job.starting.is_some() && job.killing.is_none();
+        if self.helpers.contains_key(&pid) || self.jobs.values().any(|job| job.pid == pid && works(job)) {
             let _ = os::kill(pid, SIGCONT);
         }
     }
 
-    /// A job's first process has ended.
-    fn ended(&mut self, key: Key, waited: &os::Waited) {
+    /// A job's first process has ended. `alone` says whether nothing else of the job is left, if that is known.
+    fn ended(&mut self, key: Key, waited: &os::Waited, alone: Option<bool>) {
         // It has been started, or has failed, before it ended, even if that was noticed only now.
         self.started(key);
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.deadline = None;
         // No process at all is the usual case, and quickly known.
-        let alone = tree::alone(&self.sandbox.proc);
-        let remaining = if alone { 0 } else { tree::members(&self.sandbox.proc, job.marker).len() as u32 };
+        let alone = alone.unwrap_or_else(|| tree::alone(&self.sandbox.proc));
+        let members = |marker| self.sandbox.place.members(&self.sandbox.proc, marker).len() as u32;
+        let remaining = if alone { 0 } else { members(job.marker) };
         job.exit = Some(Exit {
             status: waited.status,
             cause: Cause::Own as u16,
@@ -827,7 +994,7 @@ impl Server {
             looked += 1;
             let Some(key) = self.ended.pop_front() else { return };
             let Some(job) = self.jobs.get(&key) else { continue };
-            if job.marker != 0 && !tree::members(&self.sandbox.proc, job.marker).is_empty() {
+            if job.marker != 0 && !self.sandbox.place.members(&self.sandbox.proc, job.marker).is_empty() {
                 self.ended.push_back(key);
                 continue;
             }
@@ -842,7 +1009,7 @@ impl Server {
             return Some(0);
         }
         let jobs = self.jobs.values().filter_map(|job| match &job.killing {
-            Some(killing) => (!killing.gone && job.starting.is_none()).then_some(killing.due),
+            Some(killing) => (!killing.gone && job.is_marked()).then_some(killing.due),
             None => job.deadline,
         });
         let next = jobs.chain(self.deadline).min()?;
@@ -859,7 +1026,7 @@ impl Server {
             .iter()
             .filter(|(_, job)| {
                 job.deadline.is_some_and(|at| at <= now)
-                    || job.starting.is_none()
+                    || job.is_marked()
                         && job.killing.as_ref().is_some_and(|killing| !killing.gone && killing.due <= now)
             })
             .map(|(key, _)| *key)
@@ -872,7 +1039,7 @@ impl Server {
     }
 
     fn go_on_killing(&mut self, key: Key) {
-        let Some(job) = self.jobs.get_mut(&key).filter(|job| job.starting.is_none()) else { return };
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| job.is_marked()) else { return };
         let Some(killing) = job.killing.as_mut() else { return };
         match killing.kill.step(&self.sandbox.proc) {
             Step::Again => killing.due = 0,
@@ -967,6 +1134,14 @@ impl Follower {
     fn watch(&self, epoll: &Fd, events: u32) {
         let _ = os::epoll_ctl(epoll, Watch::Change, self.socket.raw(), events, self.token);
     }
+}
+
+/// Whether it is the signal by which an engine stops a container. The kernel vouches that it comes from outside: there
+/// the sender has no number here, and it says so for `kill` alone.
+fn is_order_to_end(info: &[u8; 128]) -> bool {
+    let word = |at: usize| info[at..at + 4].try_into().map_or(u32::MAX, u32::from_ne_bytes);
+    let (signal, code, sender) = (word(0), word(8), word(12));
+    signal == SIGTERM as u32 && code == 0 && sender == 0
 }
 
 /// Answers without waiting; a client that does not read its answers loses them.

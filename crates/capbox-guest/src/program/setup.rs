@@ -6,9 +6,11 @@
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
+use crate::job::{CODE, User};
 use crate::os::{self, Fd, resolve};
 use crate::proto::{self, Boot, Event, GUEST_ID, Malformed, Mount, Request};
 use crate::sys::{self, AT_FDCWD, Errno, Result, cap, nr};
+use crate::users::Account;
 use crate::{remove, seccomp, wire};
 
 /// What building failed at.
@@ -17,7 +19,7 @@ pub(crate) struct Failure {
     pub(crate) errno: Errno,
 }
 
-trait At<T> {
+pub(crate) trait At<T> {
     /// Names what was tried.
     fn at(self, step: &'static str) -> core::result::Result<T, Failure>;
 }
@@ -28,9 +30,45 @@ impl<T> At<T> for Result<T> {
     }
 }
 
+/// What this program supervises.
+pub(crate) enum Place {
+    /// A sandbox that it has built itself.
+    Own,
+    /// A container that something else has made.
+    Container(Container),
+}
+
+/// What is particular to a container.
+pub(crate) struct Container {
+    /// All that this process may.
+    pub(crate) rights: u64,
+    /// The user that code runs as unless it asks for another.
+    pub(crate) account: Account,
+}
+
+impl Place {
+    /// The user that code runs as unless it asks for another.
+    pub(crate) fn user(&self) -> User {
+        match self {
+            Self::Own => CODE,
+            Self::Container(container) => container.account.user,
+        }
+    }
+
+    /// The capabilities of this process.
+    pub(crate) fn rights(&self) -> u64 {
+        match self {
+            Self::Own => cap::SERVE,
+            Self::Container(container) => container.rights,
+        }
+    }
+}
+
 /// A finished sandbox, by the descriptors that lead to its parts.
 pub(crate) struct Sandbox {
-    pub(crate) folder: Folder,
+    pub(crate) place: Place,
+    /// None in a container, which whoever made it removes.
+    pub(crate) folder: Option<Folder>,
     /// Where clients connect.
     pub(crate) listener: Fd,
     pub(crate) proc: Fd,
@@ -38,6 +76,15 @@ pub(crate) struct Sandbox {
     pub(crate) devpts: Fd,
     /// The limit on descriptors that jobs get: the creator's own.
     pub(crate) descriptors: [u64; 2],
+}
+
+impl Sandbox {
+    /// Removes what it has on the host. Nothing may run any more.
+    pub(crate) fn remove(&self) {
+        if let Some(folder) = &self.folder {
+            folder.remove();
+        }
+    }
 }
 
 /// The sandbox's own folder on the host. It is locked for as long as this process lives: a folder that can be
@@ -114,7 +161,7 @@ pub(crate) fn build(boot: &Boot, sources: Vec<Fd>) -> core::result::Result<Sandb
     });
     match built {
         Ok(Parts { listener, proc, root, devpts, descriptors }) => {
-            Ok(Sandbox { folder, listener, proc, root, devpts, descriptors })
+            Ok(Sandbox { place: Place::Own, folder: Some(folder), listener, proc, root, devpts, descriptors })
         }
         Err(failure) => {
             folder.remove();

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use crate::os::{self, Fd};
 use crate::sys::{self, Errno};
+use crate::{keeper, setup::Place};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -19,7 +20,7 @@ const SIGSTOP: i32 = 19;
 /// Entries of `/proc` that are looked at in one turn of the event loop: about a millisecond.
 const TURN: usize = 256;
 /// Where the processes begin in `/proc`: what comes before has fixed names.
-const FIRST_PROCESS: i64 = 256;
+pub(crate) const FIRST_PROCESS: i64 = 256;
 /// Passes after which stopping is given up; killing goes on until nothing is left.
 const STOP_PASSES: u32 = 64;
 /// Passes that meet nothing while new processes come up, before all are made to hold still: one that goes on in a child,
@@ -32,11 +33,62 @@ const HURRIED_LOOKS: u32 = 4;
 const FIRST_PAUSE: u64 = 100_000;
 const LONGEST_PAUSE: u64 = 20_000_000;
 
-/// The inode of a cgroup namespace.
+/// The inode of a cgroup namespace; in a container, the number of a keeper.
 pub(crate) type Marker = u64;
 
-/// Holds on to the namespace of a process, so that the number is not used again after its end.
-pub(crate) fn pin(proc: &Fd, pid: i32) -> Option<Fd> {
+/// The seam: how the processes of different jobs are told apart depends on where this is.
+impl Place {
+    /// Holds on to what marks a job, so that the number is not used again after its end.
+    pub(crate) fn pin(&self, proc: &Fd, pid: i32) -> Option<Fd> {
+        match self {
+            Self::Own => pin(proc, pid),
+            // The keeper is this process's child, and keeps its number until it is reaped.
+            Self::Container(_) => None,
+        }
+    }
+
+    /// All processes of jobs with their marks.
+    pub(crate) fn all(&self, proc: &Fd) -> Vec<(Marker, u32)> {
+        match self {
+            Self::Own => all(proc),
+            Self::Container(_) => keeper::all(proc),
+        }
+    }
+
+    /// The processes of one job.
+    pub(crate) fn members(&self, proc: &Fd, marker: Marker) -> Vec<u32> {
+        match self {
+            Self::Own => members(proc, marker),
+            Self::Container(_) => keeper::members(proc, marker),
+        }
+    }
+
+    /// Begins to kill the processes of one job.
+    pub(crate) fn kill(&self, marker: Marker) -> Kill {
+        match self {
+            Self::Own => Kill::Marked(Marked::new(marker)),
+            Self::Container(_) => Kill::Kept(keeper::Kill::new(marker)),
+        }
+    }
+}
+
+/// A kill on its way, one step at a time.
+pub(crate) enum Kill {
+    Marked(Marked),
+    Kept(keeper::Kill),
+}
+
+impl Kill {
+    pub(crate) fn step(&mut self, proc: &Fd) -> Step {
+        match self {
+            Self::Marked(kill) => kill.step(proc),
+            Self::Kept(kill) => kill.step(proc),
+        }
+    }
+}
+
+/// Holds on to the namespace of a process.
+fn pin(proc: &Fd, pid: i32) -> Option<Fd> {
     let pid = u32::try_from(pid).ok()?;
     os::openat(proc.raw(), &os::numbered("", pid, "/ns/cgroup"), sys::O_RDONLY, 0).ok()
 }
@@ -111,7 +163,7 @@ pub(crate) fn alone(proc: &Fd) -> bool {
 }
 
 /// All processes with their marks, this one left out.
-pub(crate) fn all(proc: &Fd) -> Vec<(Marker, u32)> {
+fn all(proc: &Fd) -> Vec<(Marker, u32)> {
     let mut found = Vec::new();
     let mut cursor = FIRST_PROCESS;
     while !visit(proc, &mut cursor, |pid| found.extend(marker(proc, pid).map(|marker| (marker, pid)))) {}
@@ -119,7 +171,7 @@ pub(crate) fn all(proc: &Fd) -> Vec<(Marker, u32)> {
 }
 
 /// The processes of one job.
-pub(crate) fn members(proc: &Fd, marker: Marker) -> Vec<u32> {
+fn members(proc: &Fd, marker: Marker) -> Vec<u32> {
     let look = || -> Vec<u32> {
         all(proc).into_iter().filter(|(other, _)| is_of(*other, marker)).map(|(_, pid)| pid).collect()
     };
@@ -142,10 +194,10 @@ pub(crate) fn members(proc: &Fd, marker: Marker) -> Vec<u32> {
 ///
 /// The kernel sends to all at once, and lets nobody fork who has yet to receive. Afterwards all go on, those that somebody
 /// inside had stopped included: a last resort.
-struct Still;
+pub(crate) struct Still;
 
 impl Still {
-    fn hold() -> Self {
+    pub(crate) fn hold() -> Self {
         let _ = os::kill(-1, SIGSTOP);
         Self
     }
@@ -158,7 +210,7 @@ impl Drop for Still {
 }
 
 /// Looks at some processes from `cursor` on, and says whether that was the last of them.
-fn visit(proc: &Fd, cursor: &mut i64, mut look: impl FnMut(u32)) -> bool {
+pub(crate) fn visit(proc: &Fd, cursor: &mut i64, mut look: impl FnMut(u32)) -> bool {
     let mut buffer = [0u8; 4096];
     let mut seen = 0;
     while seen < TURN {
@@ -180,12 +232,12 @@ fn visit(proc: &Fd, cursor: &mut i64, mut look: impl FnMut(u32)) -> bool {
     false
 }
 
-/// A kill on its way, one step at a time.
+/// A kill by marks.
 ///
 /// First all members are stopped, until a whole pass meets no new one: a stopped process cannot fork. Then they are
 /// killed, and looked for again until none is seen. Between such passes is a pause, without which the looking takes
 /// the processor time that the dying need.
-pub(crate) struct Kill {
+pub(crate) struct Marked {
     marker: Marker,
     cursor: i64,
     stopped: BTreeSet<u32>,
@@ -209,8 +261,8 @@ pub(crate) enum Step {
     Gone,
 }
 
-impl Kill {
-    pub(crate) fn new(marker: Marker) -> Self {
+impl Marked {
+    fn new(marker: Marker) -> Self {
         Self {
             marker,
             cursor: FIRST_PROCESS,
@@ -241,7 +293,7 @@ impl Kill {
         Step::Pause(self.pause)
     }
 
-    pub(crate) fn step(&mut self, proc: &Fd) -> Step {
+    fn step(&mut self, proc: &Fd) -> Step {
         if self.cursor == FIRST_PROCESS {
             self.newest = newest(proc);
         }

@@ -104,6 +104,35 @@ pub(crate) fn receive(socket: i32, buffer: &mut [u8], wait: bool) -> Result<Opti
     Ok(Some(Packet { bytes: read_sealed(&file)?, fds }))
 }
 
+/// Receives one small packet, and who sent it as the kernel has noted it. See [`os::note_senders`].
+pub(crate) fn receive_noted(socket: i32) -> Result<(Option<u32>, Vec<u8>)> {
+    const SCM_CREDENTIALS: i32 = 2;
+    let mut control = Control([0; CONTROL_HEADER + 4 * proto::MAX_FDS]);
+    let mut buffer = [0; 64];
+    let iov = IoVec { base: buffer.as_mut_ptr(), len: buffer.len() };
+    let mut message = Message {
+        name: 0,
+        name_len: 0,
+        iov: &raw const iov,
+        iov_len: 1,
+        control: control.0.as_mut_ptr(),
+        control_len: control.0.len(),
+        flags: 0,
+    };
+    // SAFETY: all parts of the message live until the call returns and are as long as they say.
+    let len = unsafe { raw!(nr::RECVMSG, socket, &raw mut message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) }?;
+    let control = &control.0[..message.control_len];
+    drop(take_fds(control));
+    if len == 0 {
+        return Err(Errno::PIPE);
+    }
+    // The note is the first thing that comes along: `struct ucred` begins with the number of the process.
+    let noted = control.get(8..12) == Some(&SOL_SOCKET.to_ne_bytes())
+        && control.get(12..16) == Some(&SCM_CREDENTIALS.to_ne_bytes());
+    let sender = control.get(16..20).and_then(|bytes| Some(u32::from_ne_bytes(bytes.try_into().ok()?)));
+    Ok((sender.filter(|_| noted), buffer[..len].to_vec()))
+}
+
 fn take_fds(mut control: &[u8]) -> Vec<Fd> {
     let mut fds = Vec::new();
     while let Some(header) = control.first_chunk::<CONTROL_HEADER>() {
