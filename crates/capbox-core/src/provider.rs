@@ -16,8 +16,9 @@ use tokio::io::AsyncWrite;
 pub use crate::api::collect;
 pub use crate::api::{
     AnyClient, AnySandbox, Client, Entry, EntryKind, Event, Exit, ExitStatus, FileEvent, FileEventKind,
-    Killed, Match, Output, OutputStream, Process, ProcessId, ProcessInfo, ProcessState, ReadRange, Sandbox,
-    SandboxInfo, SandboxState, SearchQuery, Signal as SignalNumber, SnapshotInfo, Transferred, WriteOptions,
+    Killed, Match, Output, OutputStream, Preview, Process, ProcessId, ProcessInfo, ProcessState, Progress,
+    ReadRange, Sandbox, SandboxInfo, SandboxState, SearchQuery, Signal as SignalNumber, SnapshotInfo,
+    TcpAddress, Transferred, Usage, VolumeInfo, WriteOptions,
 };
 pub use crate::capability::answer::{
     Accept, Emulate, EmulateOption, Emulated, Filled, Honoured, Native, No, NotYet,
@@ -114,17 +115,19 @@ pub struct Created<S> {
     pub lowered: Lowered,
     /// False where a sandbox of that name was there already.
     pub new: bool,
+    /// The name by which others in its private network reach it, where it is in one.
+    pub private_host: Option<String>,
 }
 
 impl<S> Created<S> {
     /// A new sandbox that lacks nothing.
     pub fn new(session: S) -> Self {
-        Self { session, lowered: Lowered::none(), new: true }
+        Self { session, lowered: Lowered::none(), new: true, private_host: None }
     }
 
     /// A sandbox that was there already.
     pub fn existing(session: S) -> Self {
-        Self { session, lowered: Lowered::none(), new: false }
+        Self { new: false, ..Self::new(session) }
     }
 }
 
@@ -180,6 +183,103 @@ pub trait Connect: Backend {
 pub trait SnapshotList: Backend {
     /// The snapshots that exist.
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
+}
+
+/// `source.prepare`.
+#[async_trait]
+pub trait PrepareImage: Backend {
+    /// Make `image`, or the configured one, ready for create, telling `progress`; gives what to create from. An
+    /// image that is not there is `NotFound`.
+    async fn prepare_image(
+        &self,
+        image: Option<Image>,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Image>;
+}
+
+/// `volumes.manage`.
+#[async_trait]
+pub trait VolumesManage: Backend {
+    /// Make a volume. One of that name is `AlreadyExists`.
+    async fn create_volume(&self, name: &str) -> Result<VolumeInfo>;
+    /// The volumes that capbox made here.
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>>;
+    /// Delete one. One that a sandbox has mounted is `Conflict`.
+    async fn delete_volume(&self, id: &str) -> Result<()>;
+}
+
+/// `lifecycle.set-timeout`.
+#[async_trait]
+pub trait SetTimeout: Send + Sync {
+    /// The sandbox may live for `ttl`, counted from now.
+    async fn set_timeout(&self, ttl: Duration) -> Result<()>;
+}
+
+/// `lifecycle.stop`. While it is stopped, every other call is `Conflict`.
+#[async_trait]
+pub trait Stop: Send + Sync {
+    /// End the processes and keep the sandbox. No error where it is stopped.
+    async fn stop(&self) -> Result<()>;
+    /// Start it again. No error where it runs.
+    async fn start(&self) -> Result<()>;
+}
+
+/// `lifecycle.pause`. While it is paused, a call that needs it to run is `Conflict`.
+#[async_trait]
+pub trait Pause: Send + Sync {
+    /// Suspend, with memory kept. No error where it is paused.
+    async fn pause(&self) -> Result<()>;
+    /// Go on. No error where it runs.
+    async fn resume(&self) -> Result<()>;
+}
+
+/// `lifecycle.resize`.
+#[async_trait]
+pub trait Resize: Send + Sync {
+    /// Change what is set; effective as the flag `resize_applies` says.
+    async fn resize(&self, resources: Resources) -> Result<()>;
+}
+
+/// `network.expose-port`.
+#[async_trait]
+pub trait ExposePort: Send + Sync {
+    /// The address of an HTTP port. A port that had to be declared at create and was not is `NotFound`.
+    async fn expose(&self, port: u16) -> Result<Preview>;
+}
+
+/// `network.expose-tcp`.
+#[async_trait]
+pub trait ExposeTcp: Send + Sync {
+    /// The address of a raw TCP port. A port that had to be declared at create and was not is `NotFound`.
+    async fn expose_tcp(&self, port: u16) -> Result<TcpAddress>;
+}
+
+/// `network.egress-update`.
+#[async_trait]
+pub trait EgressUpdate: Send + Sync {
+    /// Replace the policy. Connections that it does not allow are cut.
+    async fn set_network(&self, network: &Network) -> Result<()>;
+}
+
+/// `meta.metrics`.
+#[async_trait]
+pub trait Metrics: Send + Sync {
+    /// What is in use now.
+    async fn metrics(&self) -> Result<Usage>;
+}
+
+/// `meta.metrics-stream`.
+#[async_trait]
+pub trait MetricsStream: Send + Sync {
+    /// What is in use, about every `interval`, from now on.
+    async fn follow_metrics(&self, interval: Duration) -> Result<Box<dyn UsageEvents>>;
+}
+
+/// What is in use, as it changes.
+#[async_trait]
+pub trait UsageEvents: Send {
+    /// The next look; `None` where the sandbox has ended. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<Option<Usage>>;
 }
 
 /// `exec.run`: for the provider's own request type.

@@ -31,6 +31,7 @@ capbox_core::table! { Local {
     ImageName: No = "there is no registry client; load an archive instead";
     ImageArchive: NotYet = "images are not adapted yet";
     ImageContext: NotYet = "images are not adapted yet";
+    PrepareImage: NotYet = "images are not adapted yet";
     Template: No = "there are no templates of the provider's own";
     FromSnapshot: NotYet = "snapshots are not adapted yet";
 

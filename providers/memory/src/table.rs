@@ -31,6 +31,7 @@ capbox_core::table! { Memory {
     // source
     ImageName: No = "images hold programs, which only an operating system can run";
     ImageArchive: No = "images hold programs, which only an operating system can run";
+    PrepareImage: No = "images hold programs, which only an operating system can run";
     ImageContext: No = "images hold programs, which only an operating system can run";
     Template: No = "there are no templates of the provider's own";
     FromSnapshot: Native;

@@ -10,8 +10,9 @@ use super::BoxFuture;
 use super::core::{Any, ClientCore, within};
 use super::sandbox::{Sandbox, SandboxInfo};
 use super::snapshots::SnapshotInfo;
+use super::volumes::Volumes;
 use crate::capability::flags::Isolation;
-use crate::capability::rows::{HasConnect, HasEgressControl, HasList, HasSnapshotList};
+use crate::capability::rows::{HasConnect, HasEgressControl, HasList, HasSnapshotList, HasVolumesManage};
 use crate::capability::{Capabilities, Capability, Lowered, NotSupported, cap};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{DEFAULT_CREATE_TIMEOUT, Table};
@@ -56,6 +57,14 @@ impl<P: Table> Client<P> {
         Create { client: self.clone(), spec, timeout: DEFAULT_CREATE_TIMEOUT }
     }
 
+    /// Volumes.
+    pub fn volumes(&self) -> Volumes<P>
+    where
+        P: HasVolumesManage,
+    {
+        Volumes::of(self.core.clone())
+    }
+
     /// The raw client. Outside semver.
     pub fn native(&self) -> &P::NativeClient {
         self.core.provider_ref::<P>().native_client()
@@ -73,6 +82,11 @@ impl AnyClient {
         Create { client: self.clone(), spec, timeout: DEFAULT_CREATE_TIMEOUT }
     }
 
+    /// Volumes, where this client has them.
+    pub fn volumes(&self) -> Option<Volumes> {
+        self.can(Capability::VolumesManage).then(|| Volumes::of(self.core.clone()))
+    }
+
     /// The typed client, where the provider is `P`.
     pub fn downcast<P: Table>(&self) -> Option<Client<P>> {
         self.core.is::<P>().then(|| Client::of(self.core.clone()))
@@ -82,6 +96,10 @@ impl AnyClient {
 impl<K> Client<K> {
     pub(super) fn of(core: Arc<ClientCore>) -> Self {
         Self { core, kind: PhantomData }
+    }
+
+    pub(super) fn core(&self) -> &Arc<ClientCore> {
+        &self.core
     }
 
     /// The provider's id.

@@ -88,17 +88,19 @@ pub struct Core {
     /// the caller, since gating is by what was asked for.
     gated: bool,
     pub(super) new: bool,
+    pub(super) private_host: Option<String>,
 }
 
 impl Core {
     pub(super) fn new<P: Table>(client: &Arc<ClientCore>, created: Created<P::Session>) -> Arc<Self> {
-        let Created { session, lowered, new } = created;
+        let Created { session, lowered, new, private_host } = created;
         Arc::new(Self {
             capabilities: Capabilities::new(P::ROWS, client.capabilities.lowered().clone().and(&lowered)),
             client: client.clone(),
             session: Arc::new(session),
             gated: true,
             new,
+            private_host,
         })
     }
 
@@ -110,6 +112,7 @@ impl Core {
             capabilities: Capabilities::new(self.capabilities.declared(), Lowered::none()),
             gated: false,
             new: self.new,
+            private_host: self.private_host.clone(),
         })
     }
 
@@ -124,6 +127,7 @@ impl Core {
             ),
             gated: self.gated,
             new: self.new,
+            private_host: self.private_host.clone(),
         })
     }
 
@@ -148,6 +152,11 @@ impl Core {
     pub(super) fn api<C: Entry>(self: &Arc<Self>) -> Result<Arc<C::Dyn>> {
         self.admit(C::ID)?;
         Ok(C::entry(self.client.vt, self).expect("a declared row is bound"))
+    }
+
+    /// Refuse what of `changes` could not have been asked for at create either.
+    pub(super) fn takes(&self, changes: &Spec) -> Result<()> {
+        changes.changes_problem(&self.capabilities).map_or(Ok(()), Err)
     }
 
     /// Run `call` as `operation`: with a span, and with errors that say where they happened.

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::core::{ClientCore, Core};
+use super::images::Progress;
 use super::output::Output;
 use super::process::ProcessId;
 use super::sandbox::SandboxInfo;
 use super::snapshots::SnapshotInfo;
+use super::volumes::VolumeInfo;
 use crate::capability::answer::{Implements, ImplementsClient};
 use crate::capability::cap;
 use crate::capability::rows::ExecOptions;
 use crate::error::Result;
 use crate::provider::{self as spi, Spawned, Table};
-use crate::spec::{Command, Labels, TerminalSize};
+use crate::spec::{Command, Image, Labels, TerminalSize};
 
 /// `lifecycle.list`, erased.
 #[async_trait]
@@ -32,6 +34,24 @@ pub trait Connect: Send + Sync {
 #[async_trait]
 pub trait SnapshotList: Send + Sync {
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
+}
+
+/// `source.prepare`, erased.
+#[async_trait]
+pub trait PrepareImage: Send + Sync {
+    async fn prepare_image(
+        &self,
+        image: Option<Image>,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Image>;
+}
+
+/// `volumes.manage`, erased.
+#[async_trait]
+pub trait VolumesManage: Send + Sync {
+    async fn create_volume(&self, name: &str) -> Result<VolumeInfo>;
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>>;
+    async fn delete_volume(&self, id: &str) -> Result<()>;
 }
 
 /// `exec.run`, erased.
@@ -118,6 +138,44 @@ impl<P: spi::SnapshotList> SnapshotList for OfClient<P> {
 
 impl<P: spi::SnapshotList> ImplementsClient<cap::SnapshotList> for P {
     fn bind(this: &Arc<Self>, client: &Arc<ClientCore>) -> Arc<dyn SnapshotList> {
+        Arc::new(OfClient { provider: this.clone(), client: client.clone() })
+    }
+}
+
+#[async_trait]
+impl<P: spi::PrepareImage> PrepareImage for OfClient<P> {
+    async fn prepare_image(
+        &self,
+        image: Option<Image>,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Image> {
+        self.provider.prepare_image(image, progress).await
+    }
+}
+
+impl<P: spi::PrepareImage> ImplementsClient<cap::PrepareImage> for P {
+    fn bind(this: &Arc<Self>, client: &Arc<ClientCore>) -> Arc<dyn PrepareImage> {
+        Arc::new(OfClient { provider: this.clone(), client: client.clone() })
+    }
+}
+
+#[async_trait]
+impl<P: spi::VolumesManage> VolumesManage for OfClient<P> {
+    async fn create_volume(&self, name: &str) -> Result<VolumeInfo> {
+        self.provider.create_volume(name).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        self.provider.volumes().await
+    }
+
+    async fn delete_volume(&self, id: &str) -> Result<()> {
+        self.provider.delete_volume(id).await
+    }
+}
+
+impl<P: spi::VolumesManage> ImplementsClient<cap::VolumesManage> for P {
+    fn bind(this: &Arc<Self>, client: &Arc<ClientCore>) -> Arc<dyn VolumesManage> {
         Arc::new(OfClient { provider: this.clone(), client: client.clone() })
     }
 }

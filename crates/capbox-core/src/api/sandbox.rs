@@ -9,15 +9,17 @@ use super::client::Client;
 use super::core::{Any, Core};
 use super::exec::{Exec, Pty, Spawn};
 use super::files::Files;
+use super::ports::Ports;
 use super::process::{Process, ProcessId, ProcessInfo};
 use super::snapshots::Snapshots;
 use crate::capability::rows::{
-    HasExecList, HasFilesRead, HasFork, HasPty, HasRun, HasSnapshot, HasStreaming,
+    HasEgressUpdate, HasExecList, HasExposePort, HasFilesRead, HasFork, HasPause, HasPty, HasResize, HasRun,
+    HasSetTimeout, HasSnapshot, HasStop, HasStreaming,
 };
 use crate::capability::{Capabilities, Capability, Lowered, NotSupported, cap};
 use crate::error::{Error, Result};
 use crate::provider::Table;
-use crate::spec::{Labels, Program};
+use crate::spec::{Labels, Network, Program, Resources, Spec};
 
 /// A sandbox of provider `K`; plain `Sandbox` where the provider is chosen at run time.
 ///
@@ -72,6 +74,11 @@ impl<K> Sandbox<K> {
     /// False where a sandbox of the asked name was there already.
     pub fn is_new(&self) -> bool {
         self.core.new
+    }
+
+    /// The name by which others in its private network reach it, where it is in one.
+    pub fn private_host(&self) -> Option<&str> {
+        self.core.private_host.as_deref()
     }
 
     /// What this sandbox can do.
@@ -141,6 +148,77 @@ impl<K> Sandbox<K> {
         Ok(forks.into_iter().map(|fork| fork.map(|core| Self::of(core.withholding(&withheld)))).collect())
     }
 
+    /// It may live for `ttl`, counted from now.
+    pub async fn set_timeout(&self, ttl: Duration) -> Result<()>
+    where
+        K: HasSetTimeout,
+    {
+        let api = self.core.api::<cap::SetTimeout>()?;
+        if ttl.is_zero() {
+            return Err(Error::invalid_argument("ttl", "must be greater than zero"));
+        }
+        self.core.request(Capability::SetTimeout.as_str(), api.set_timeout(ttl)).await
+    }
+
+    /// End its processes and keep the sandbox. No error where it is stopped.
+    pub async fn stop(&self) -> Result<()>
+    where
+        K: HasStop,
+    {
+        let api = self.core.api::<cap::Stop>()?;
+        self.core.request(Capability::Stop.as_str(), api.stop()).await
+    }
+
+    /// Start it again after [`stop`](Self::stop). No error where it runs.
+    pub async fn start(&self) -> Result<()>
+    where
+        K: HasStop,
+    {
+        let api = self.core.api::<cap::Stop>()?;
+        self.core.request("lifecycle.start", api.start()).await
+    }
+
+    /// Suspend it, with memory kept. No error where it is paused.
+    pub async fn pause(&self) -> Result<()>
+    where
+        K: HasPause,
+    {
+        let api = self.core.api::<cap::Pause>()?;
+        self.core.request(Capability::Pause.as_str(), api.pause()).await
+    }
+
+    /// Let it go on after [`pause`](Self::pause). No error where it runs.
+    pub async fn resume(&self) -> Result<()>
+    where
+        K: HasPause,
+    {
+        let api = self.core.api::<cap::Pause>()?;
+        self.core.request("lifecycle.resume", api.resume()).await
+    }
+
+    /// Change its resources.
+    pub async fn resize(&self, resources: Resources) -> Result<()>
+    where
+        K: HasResize,
+    {
+        let api = self.core.api::<cap::Resize>()?;
+        let Resources { cpu, memory, disk } = resources;
+        let mut wanted = Spec::new();
+        (wanted.cpu, wanted.memory, wanted.disk) = (cpu, memory, disk);
+        self.core.takes(&wanted)?;
+        self.core.request(Capability::Resize.as_str(), api.resize(resources)).await
+    }
+
+    /// Replace its network policy. Connections that the new one does not allow are cut.
+    pub async fn set_network(&self, network: Network) -> Result<()>
+    where
+        K: HasEgressUpdate,
+    {
+        let api = self.core.api::<cap::EgressUpdate>()?;
+        self.core.takes(&Spec::new().network(network.clone()))?;
+        self.core.request(Capability::EgressUpdate.as_str(), api.set_network(&network)).await
+    }
+
     /// End the lease: the sandbox outlives this process, up to its ttl.
     pub async fn detach(&self) -> Result<()> {
         self.core.request("detach", (self.core.client.vt.base.detach)(&self.core)).await
@@ -179,6 +257,14 @@ impl<P: Table> Sandbox<P> {
         Pty::of(self.core.clone())
     }
 
+    /// Ports.
+    pub fn ports(&self) -> Ports<P>
+    where
+        P: HasExposePort,
+    {
+        Ports::of(self.core.clone())
+    }
+
     /// Snapshots.
     pub fn snapshots(&self) -> Snapshots<P>
     where
@@ -207,6 +293,11 @@ impl AnySandbox {
     /// Terminals, where this sandbox has them.
     pub fn pty(&self) -> Option<Pty> {
         self.can(Capability::Pty).then(|| Pty::of(self.core.clone()))
+    }
+
+    /// Ports, where this sandbox can expose them.
+    pub fn ports(&self) -> Option<Ports> {
+        self.can(Capability::ExposePort).then(|| Ports::of(self.core.clone()))
     }
 
     /// Snapshots, where this sandbox has them.

@@ -17,8 +17,8 @@ use super::{Level, NotSupported, Rows};
 use crate::api::{Any, ClientCore, Core, Create, erased};
 use crate::provider::{self as spi, Backend};
 use crate::spec::{
-    CidrRule, DenyEgress, Env, Gpu, HostRule, Input, Labels, Mounts, OnTimeout, OpenEgress, PortRules,
-    SandboxPath, Stdin,
+    CidrRule, Container, DenyEgress, Env, Gpu, HostRule, Input, Labels, Mounts, OnTimeout, OpenEgress,
+    PortRules, PrivateNetwork, ReadOnlyVolumes, SandboxPath, Stdin, SubPaths, VolumeMounts,
 };
 
 capabilities! {
@@ -29,6 +29,10 @@ capabilities! {
         v1 Connect connect HasConnect: erased::Connect, "lifecycle.connect", "`{Self}` does not support `lifecycle.connect`";
         /// List the snapshots that exist.
         v1 SnapshotList snapshot_list HasSnapshotList: erased::SnapshotList, "snapshot.list", "`{Self}` does not support `snapshot.list`";
+        /// Pull, load or build an image ahead of the first create, with its progress.
+        v1 PrepareImage prepare_image HasPrepareImage: erased::PrepareImage, "source.prepare", "`{Self}` does not support `source.prepare`";
+        /// Make, list and delete volumes.
+        v1 VolumesManage volumes_manage HasVolumesManage: erased::VolumesManage, "volumes.manage", "`{Self}` does not support `volumes.manage`";
     }
     call {
         /// List the processes that were started through the API.
@@ -63,6 +67,24 @@ capabilities! {
         v1 FilesSearch files_search HasFilesSearch: spi::FilesSearch, "files.search", "`{Self}` does not support `files.search`";
         /// Keep the state of the disk under an id that outlives the sandbox; delete it by that id.
         v1 Snapshot snapshot HasSnapshot: spi::Snapshot, "snapshot.snapshot", "`{Self}` does not support `snapshot.snapshot`";
+        /// Change how long a sandbox may still live.
+        v1 SetTimeout set_timeout HasSetTimeout: spi::SetTimeout, "lifecycle.set-timeout", "`{Self}` does not support `lifecycle.set-timeout`";
+        /// End the processes and keep the sandbox; start it again.
+        v1 Stop stop HasStop: spi::Stop, "lifecycle.stop", "`{Self}` does not support `lifecycle.stop`";
+        /// Suspend with memory kept; resume.
+        v1 Pause pause HasPause: spi::Pause, "lifecycle.pause", "`{Self}` does not support `lifecycle.pause`";
+        /// Change the resources of a living sandbox.
+        v1 Resize resize HasResize: spi::Resize, "lifecycle.resize", "`{Self}` does not support `lifecycle.resize`";
+        /// The address of an HTTP port, with the headers to send.
+        v1 ExposePort expose_port HasExposePort: spi::ExposePort, "network.expose-port", "`{Self}` does not support `network.expose-port`";
+        /// The address of a raw TCP port.
+        v1 ExposeTcp expose_tcp HasExposeTcp: spi::ExposeTcp, "network.expose-tcp", "`{Self}` does not support `network.expose-tcp`";
+        /// Change the network policy while the sandbox runs.
+        v1 EgressUpdate egress_update HasEgressUpdate: spi::EgressUpdate, "network.egress-update", "`{Self}` does not support `network.egress-update`";
+        /// CPU, memory and disk in use, now.
+        v1 Metrics metrics HasMetrics: spi::Metrics, "meta.metrics", "`{Self}` does not support `meta.metrics`";
+        /// The same, as it changes.
+        v1 MetricsStream metrics_stream HasMetricsStream: spi::MetricsStream, "meta.metrics-stream", "`{Self}` does not support `meta.metrics-stream`";
     }
     lowered {
         /// Run a command to its end and get its output.
@@ -127,6 +149,18 @@ capabilities! {
         v1 EgressHost egress_hosts HasEgressHost: Vec<HostRule>, "network.egress-host", "`{Self}` cannot honour `network.egress-host`";
         /// Narrow what may be reached to the ports that the rules name.
         v1 EgressPort egress_ports HasEgressPort: PortRules, "network.egress-port", "`{Self}` cannot honour `network.egress-port`";
+        /// Run an image's own command, with a port.
+        v1 Container container HasContainer: Container, "kind.container", "`{Self}` cannot honour `kind.container`";
+        /// Ports to expose, declared at create.
+        v1 Ports ports HasPorts: Vec<u16>, "network.ports", "`{Self}` cannot honour `network.ports`";
+        /// A network of the named sandboxes and nobody else.
+        v1 PrivateNetwork private_network HasPrivateNetwork: PrivateNetwork, "network.private-network", "`{Self}` cannot honour `network.private-network`";
+        /// Mount volumes.
+        v1 Volumes volumes HasVolumes: VolumeMounts, "volumes.mount", "`{Self}` cannot honour `volumes.mount`";
+        /// Mount one folder of a volume and nothing above it.
+        v1 VolumeSubPath volume_sub_paths HasVolumeSubPath: SubPaths, "volumes.sub-path", "`{Self}` cannot honour `volumes.sub-path`";
+        /// Mount a volume so that it cannot be written.
+        v1 VolumeReadOnly volumes_read_only HasVolumeReadOnly: ReadOnlyVolumes, "volumes.read-only", "`{Self}` cannot honour `volumes.read-only`";
     }
     exec {
         /// The folder to start in; the sandbox's default folder where nothing is said.
@@ -143,16 +177,6 @@ capabilities! {
         v1 Stdin stdin HasStdin: Stdin, "exec.stdin", "`{Self}` cannot honour `exec.stdin`";
     }
     later {
-        /// Change how long a sandbox may still live.
-        v1 SetTimeout set_timeout Call "lifecycle.set-timeout";
-        /// End the processes and keep the sandbox; start it again.
-        v1 Stop stop Call "lifecycle.stop";
-        /// Suspend with memory kept; resume.
-        v1 Pause pause Call "lifecycle.pause";
-        /// Change the resources of a living sandbox.
-        v1 Resize resize Call "lifecycle.resize";
-        /// Run an image's own command, with a port.
-        v1 Container container CreateOption "kind.container";
         /// A machine with a kernel of its own, in which root can run containers.
         v1 Vm vm CreateOption "kind.vm";
         /// An address that reads or writes one file for a time, without credentials.
@@ -165,36 +189,18 @@ capabilities! {
         v1 RichOutput rich_output Call "code.rich-output";
         /// Stop a run and keep the state.
         v1 Interrupt interrupt Call "code.interrupt";
-        /// Ports to expose, declared at create.
-        v1 Ports ports CreateOption "network.ports";
-        /// The address of an HTTP port, with the headers to send.
-        v1 ExposePort expose_port Call "network.expose-port";
-        /// The address of a raw TCP port.
-        v1 ExposeTcp expose_tcp Call "network.expose-tcp";
         /// Exposed ports answer anybody.
         v1 PublicPreview public_preview CreateOption "network.public-preview";
         /// Exposed ports answer only with a credential.
         v1 PrivatePreview private_preview CreateOption "network.private-preview";
-        /// Change the network policy while the sandbox runs.
-        v1 EgressUpdate egress_update Call "network.egress-update";
         /// Credentials and an address for an SSH client.
         v1 Ssh ssh Call "network.ssh";
         /// An HTTP request to a port, through the provider.
         v1 ProxiedFetch proxied_fetch Call "network.proxied-fetch";
-        /// A network of the named sandboxes and nobody else.
-        v1 PrivateNetwork private_network CreateOption "network.private-network";
         /// Save disk, memory and processes.
         v1 MemorySnapshot memory_snapshot Call "snapshot.memory";
         /// A second sandbox with a copy of disk and processes.
         v1 MemoryFork memory_fork Call "snapshot.memory-fork";
-        /// Mount a volume.
-        v1 Volumes volumes CreateOption "volumes.mount";
-        /// Make, list and delete volumes.
-        v1 VolumesManage volumes_manage Client "volumes.manage";
-        /// Mount one folder of a volume and nothing above it.
-        v1 VolumeSubPath volume_sub_path CreateOption "volumes.sub-path";
-        /// Mount a volume so that it cannot be written.
-        v1 VolumeReadOnly volume_read_only CreateOption "volumes.read-only";
         /// A store of secrets at the provider; values are never returned.
         v1 SecretsVault secrets_vault Client "secrets.vault";
         /// A secret as a variable inside, kept out of env and settings.
@@ -207,10 +213,6 @@ capabilities! {
         v1 Git git Call "tools.git";
         /// A language server: completions, symbols.
         v1 Lsp lsp Call "tools.lsp";
-        /// CPU, memory and disk in use, now.
-        v1 Metrics metrics Call "meta.metrics";
-        /// The same, as it changes.
-        v1 MetricsStream metrics_stream Call "meta.metrics-stream";
     }
 }
 

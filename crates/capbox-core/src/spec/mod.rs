@@ -13,9 +13,11 @@ use std::time::Duration;
 pub use self::command::{Command, DEFAULT_MAX_OUTPUT, Env, Program};
 pub use self::path::SandboxPath;
 pub use self::uri::Uri;
+pub(crate) use self::values::check_volume;
 pub use self::values::{
-    CidrRule, DenyEgress, Gpu, HostRule, Input, Labels, Mount, MountAccess, Mounts, Network, OnTimeout,
-    OpenEgress, PortRules, Stdin, TerminalSize,
+    CidrRule, Container, DenyEgress, Gpu, HostRule, Image, Input, Labels, Mount, MountAccess, Mounts,
+    Network, OnTimeout, OpenEgress, PortRules, PrivateNetwork, ReadOnlyVolumes, Resources, Stdin, SubPaths,
+    TerminalSize, VolumeMount, VolumeMounts,
 };
 use crate::capability::flags::Isolation;
 pub use crate::capability::rows::{ExecOptions, Spec};
@@ -35,13 +37,23 @@ impl Spec {
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         let Network { open, hosts, cidrs } = network;
-        let ports =
-            hosts.iter().map(|h| h.port).chain(cidrs.iter().map(|c| c.port)).any(|port| port.is_some());
         self.egress_open = open.then_some(OpenEgress);
         self.egress_control = (!open).then_some(DenyEgress);
-        self.egress_ports = ports.then_some(PortRules);
+        self.egress_ports = None;
         self.egress_hosts = (!hosts.is_empty()).then_some(hosts);
         self.egress_cidrs = (!cidrs.is_empty()).then_some(cidrs);
+        self.with_implied()
+    }
+
+    /// Start from this image.
+    #[must_use]
+    pub fn image(mut self, image: Image) -> Self {
+        match image {
+            Image::Name(name) => self.image_name = Some(name),
+            Image::Archive(path) => self.image_archive = Some(path),
+            Image::Context(path) => self.image_context = Some(path),
+            Image::Template(id) => self.template = Some(id),
+        }
         self
     }
 
@@ -55,6 +67,35 @@ impl Spec {
     /// Everything that stands between this spec and a sandbox of a provider with `capabilities`: refused rows,
     /// broken limits and constraints, a missing policy. Empty where the provider takes it. Sends nothing.
     pub fn problems(&self, capabilities: &Capabilities) -> Vec<Error> {
+        self.clone().with_implied().problems_of_all(capabilities)
+    }
+
+    /// Ask for the rows that a part of another option's value stands for, so that none is asked for in silence.
+    fn with_implied(mut self) -> Self {
+        let hosts = self.egress_hosts.iter().flatten().map(|rule| rule.port);
+        let cidrs = self.egress_cidrs.iter().flatten().map(|rule| rule.port);
+        if hosts.chain(cidrs).any(|port| port.is_some()) {
+            self.egress_ports = Some(PortRules);
+        }
+        let volumes = self.volumes.iter().flat_map(|volumes| &volumes.0);
+        if volumes.clone().any(|mount| mount.sub_path.is_some()) {
+            self.volume_sub_paths = Some(SubPaths);
+        }
+        if volumes.clone().any(|mount| mount.read_only) {
+            self.volumes_read_only = Some(ReadOnlyVolumes);
+        }
+        self
+    }
+
+    /// What stands against these options as a change of a sandbox that lives.
+    pub(crate) fn changes_problem(&self, capabilities: &Capabilities) -> Option<Error> {
+        let refused = self.asked().into_iter().find_map(|option| capabilities.require(option).err());
+        let rows = capabilities.declared();
+        let wrong = || self.invalid_values().into_iter().chain(self.broken_limits(rows)).next();
+        refused.map(Error::from).or_else(wrong)
+    }
+
+    fn problems_of_all(&self, capabilities: &Capabilities) -> Vec<Error> {
         let rows = capabilities.declared();
         let mut problems: Vec<Error> = self
             .asked()
@@ -84,7 +125,7 @@ impl Spec {
         if self.ttl.is_none() && capabilities.require(Capability::Ttl).is_ok() {
             self.ttl = Some(DEFAULT_TTL);
         }
-        self
+        self.with_implied()
     }
 
     fn invalid_values(&self) -> Vec<Error> {
@@ -109,7 +150,7 @@ impl Spec {
             problems.push(Error::invalid_argument("network", "is open and denied at once"));
         }
         if let Some(name) = &self.name {
-            problems.extend(values::check_name(name).err());
+            problems.extend(values::check_name("name", name).err());
         }
         if let Some(labels) = &self.labels {
             problems.extend(labels.check().err());
@@ -119,6 +160,16 @@ impl Spec {
         }
         if let Some(mounts) = &self.mounts {
             problems.extend(mounts.0.iter().filter_map(|m| m.check().err()));
+        }
+        if let Some(volumes) = &self.volumes {
+            problems.extend(volumes.0.iter().filter_map(|m| m.check().err()));
+        }
+        if let Some(network) = &self.private_network {
+            problems.extend(network.check().err());
+        }
+        let ports = self.ports.iter().flatten().copied();
+        if ports.chain(self.container.iter().filter_map(|c| c.port)).any(|port| port == 0) {
+            problems.push(Error::invalid_argument("ports", "must be between 1 and 65535"));
         }
         problems
     }

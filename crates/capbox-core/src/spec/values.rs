@@ -254,15 +254,7 @@ impl Mount {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        self.target.check()?;
-        let bytes = self.target.as_bytes();
-        let steps_up = bytes.split(|b| *b == b'/').any(|part| part == b"..");
-        if !self.target.is_absolute() || steps_up || bytes == b"/" {
-            return Err(Error::invalid_argument(
-                "mount",
-                format!("the target `{}` must be an absolute path below `/`, without `..`", self.target),
-            ));
-        }
+        check_target("mount", &self.target)?;
         if self.source.as_os_str().is_empty() {
             return Err(Error::invalid_argument("mount", "the source is empty"));
         }
@@ -306,15 +298,267 @@ impl From<Mount> for Mounts {
     }
 }
 
+/// Run the image's own command, as a container does.
+///
+/// The command is process `main` of the sandbox; when it ends, the sandbox ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Container {
+    /// Arguments in place of the image's own; its entry point stays.
+    pub args: Option<Vec<String>>,
+    /// The port that it listens on, which is exposed.
+    pub port: Option<u16>,
+}
+
+impl Container {
+    /// The image's own command, with no port.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these arguments in place of the image's own.
+    #[must_use]
+    pub fn with_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args = Some(args.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With this port, which is exposed.
+    #[must_use]
+    pub fn with_port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+}
+
+/// A network of those sandboxes that name it, and nobody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrivateNetwork {
+    /// The network's name. The first sandbox makes it, and it goes with the last.
+    pub network: String,
+    /// The name by which the others reach this sandbox; the provider's choice where unset.
+    pub host: Option<String>,
+}
+
+impl PrivateNetwork {
+    /// The network of that name.
+    pub fn named(network: impl Into<String>) -> Self {
+        Self { network: network.into(), host: None }
+    }
+
+    /// Reached by the others as `host`.
+    #[must_use]
+    pub fn with_host(mut self, host: impl Into<String>) -> Self {
+        self.host = Some(host.into());
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        check_name("private_network", &self.network)?;
+        self.host.as_ref().map_or(Ok(()), |host| check_name("private_network", host))
+    }
+}
+
+impl From<&str> for PrivateNetwork {
+    fn from(network: &str) -> Self {
+        Self::named(network)
+    }
+}
+
+/// Ask that a mount with a sub-path shows that folder of the volume and nothing above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubPaths;
+
+/// Ask that a read-only mount of a volume cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOnlyVolumes;
+
+/// A volume, seen inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VolumeMount {
+    /// The volume's id.
+    pub volume: String,
+    /// Inside, absolute.
+    pub target: SandboxPath,
+    /// The one folder of the volume that is shown, relative to its root; made where it is not there.
+    pub sub_path: Option<SandboxPath>,
+    /// True where it cannot be written.
+    pub read_only: bool,
+}
+
+impl VolumeMount {
+    /// All of `volume` at `target`, writable.
+    pub fn new(volume: impl Into<String>, target: impl Into<SandboxPath>) -> Self {
+        Self { volume: volume.into(), target: target.into(), sub_path: None, read_only: false }
+    }
+
+    /// One folder of it, and nothing above.
+    #[must_use]
+    pub fn with_sub_path(mut self, path: impl Into<SandboxPath>) -> Self {
+        self.sub_path = Some(path.into());
+        self
+    }
+
+    /// Not to be written.
+    #[must_use]
+    pub fn with_read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what: String| Error::invalid_argument("volumes", what);
+        check_volume(&self.volume)?;
+        check_target("volumes", &self.target)?;
+        match &self.sub_path {
+            Some(path) if path.is_absolute() || steps_up(path) || path.as_bytes().is_empty() => {
+                Err(wrong(format!("the folder `{path}` must be relative to the volume's root, without `..`")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for VolumeMount {
+    type Err = Error;
+
+    /// Reads `VOLUME[/FOLDER]:TARGET`, with `:ro` after it where it cannot be written.
+    fn from_str(text: &str) -> Result<Self> {
+        let (rest, read_only) = match text.rsplit_once(':') {
+            Some((rest, "ro")) => (rest, true),
+            Some((rest, "rw")) => (rest, false),
+            _ => (text, false),
+        };
+        let (source, target) = rest.rsplit_once(':').ok_or_else(|| {
+            Error::invalid_argument("volumes", format!("`{text}` is not `VOLUME[/FOLDER]:TARGET[:ro]`"))
+        })?;
+        let (volume, folder) = source.split_once('/').map_or((source, None), |(v, f)| (v, Some(f)));
+        let mount = Self {
+            volume: volume.to_owned(),
+            target: target.into(),
+            sub_path: folder.map(Into::into),
+            read_only,
+        };
+        mount.check()?;
+        Ok(mount)
+    }
+}
+
+/// Volumes, seen inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeMounts(pub Vec<VolumeMount>);
+
+impl From<Vec<VolumeMount>> for VolumeMounts {
+    fn from(mounts: Vec<VolumeMount>) -> Self {
+        Self(mounts)
+    }
+}
+
+impl From<VolumeMount> for VolumeMounts {
+    fn from(mount: VolumeMount) -> Self {
+        Self(vec![mount])
+    }
+}
+
+/// An image that is to be ready for create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Image {
+    /// By name.
+    Name(String),
+    /// A loadable archive on this machine.
+    Archive(PathBuf),
+    /// A build context on this machine.
+    Context(PathBuf),
+    /// The provider's own template, by id.
+    Template(String),
+}
+
+/// What to change in a living sandbox; what is unset stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Resources {
+    /// CPUs, as a number that may be a fraction.
+    pub cpu: Option<f64>,
+    /// Memory, in bytes.
+    pub memory: Option<u64>,
+    /// Disk, in bytes.
+    pub disk: Option<u64>,
+}
+
+impl Resources {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// This many CPUs.
+    #[must_use]
+    pub fn with_cpu(mut self, cpus: f64) -> Self {
+        self.cpu = Some(cpus);
+        self
+    }
+
+    /// This many bytes of memory.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// This many bytes of disk.
+    #[must_use]
+    pub fn with_disk(mut self, bytes: u64) -> Self {
+        self.disk = Some(bytes);
+        self
+    }
+}
+
+/// The id of a volume: one word that is no path.
+pub(crate) fn check_volume(volume: &str) -> Result<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !volume.is_empty()
+        && volume.len() <= 128
+        && !volume.starts_with(['-', '.'])
+        && volume.chars().all(good)
+    {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(
+        "volume",
+        format!(
+            "`{}` must be letters, digits, `-`, `_` and `.`, and start with neither `-` nor `.`",
+            volume.escape_debug()
+        ),
+    ))
+}
+
+fn steps_up(path: &SandboxPath) -> bool {
+    path.as_bytes().split(|b| *b == b'/').any(|part| part == b"..")
+}
+
+/// Where something is mounted: an absolute path below the root.
+fn check_target(name: &'static str, target: &SandboxPath) -> Result<()> {
+    target.check()?;
+    if target.is_absolute() && !steps_up(target) && target.as_bytes() != b"/" {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(
+        name,
+        format!("the target `{target}` must be an absolute path below `/`, without `..`"),
+    ))
+}
+
 /// A sandbox name: lower-case letters, digits and `-`, at most 63, so that it can be part of a host name.
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(argument: &'static str, name: &str) -> Result<()> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let good = !name.is_empty() && name.len() <= 63 && name.bytes().all(allowed) && !name.starts_with('-');
     if good {
         return Ok(());
     }
     Err(Error::invalid_argument(
-        "name",
+        argument,
         format!("`{}` must be 1 to 63 of a-z, 0-9 and `-`, not starting with `-`", name.escape_debug()),
     ))
 }
@@ -347,10 +591,23 @@ mod tests {
     }
 
     #[test]
+    fn volumes() {
+        let plain = VolumeMount::new("cache", "/cache");
+        assert_eq!("cache:/cache".parse::<VolumeMount>().unwrap(), plain);
+        let tenant = plain.with_sub_path("tenants/7").with_read_only();
+        assert_eq!("cache/tenants/7:/cache:ro".parse::<VolumeMount>().unwrap(), tenant);
+        for wrong in
+            ["", "cache", "cache:x", "cache/../x:/c", "cache//x:/c", "../x:/c", ".x:/c", "a b:/c", "c:/"]
+        {
+            assert!(wrong.parse::<VolumeMount>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn names() {
-        assert!(check_name("build-7").is_ok());
+        assert!(check_name("name", "build-7").is_ok());
         for wrong in ["", "-a", "A", "a/b", "..", &"a".repeat(64)] {
-            assert!(check_name(wrong).is_err(), "{wrong}");
+            assert!(check_name("name", wrong).is_err(), "{wrong}");
         }
     }
 

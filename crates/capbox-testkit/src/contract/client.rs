@@ -3,6 +3,7 @@
 use capbox_core::api::SandboxState;
 use capbox_core::capability::{Capability, cap};
 use capbox_core::error::ErrorKind;
+use capbox_core::spec::Image;
 
 use super::{Ask, Case, Contract, cases};
 use crate::bench::{Bench, get, put};
@@ -148,5 +149,82 @@ async fn it_shows_the_snapshots_that_exist(t: &Bench) -> Check {
     ensure!(listed.iter().all(|info| info.id != one.id), "a deleted snapshot is listed");
     ensure!(listed.iter().any(|info| info.id == two.id), "another snapshot is not listed any more");
     snapshots.delete(&two.id).await?;
+    Ok(())
+}
+
+impl Contract for cap::PrepareImage {
+    const ASK: Ask = Ask::Client(|client| {
+        Box::pin(async {
+            let image = Image::Name("contract.example/refused:1".to_owned());
+            client.prepare_image(image, |_| {}).await.map(drop)
+        })
+    });
+    const CASES: &'static [Case] = cases![
+        a_prepared_image_is_what_is_created_from,
+        an_archive_is_loaded,
+        a_context_is_built_and_its_log_is_seen,
+        a_build_that_fails_says_where,
+        an_unknown_image_is_not_found,
+    ];
+}
+
+async fn prepared(t: &Bench, image: Image) -> Check<Vec<String>> {
+    let mut log = Vec::new();
+    let ready = t.client().prepare_image(image, |progress| log.push(progress.text)).await?;
+    let sandbox = t.create(t.spec().image(ready)).await?;
+    put(&sandbox, "prepared", "x").await?;
+    Ok(log)
+}
+
+async fn a_prepared_image_is_what_is_created_from(t: &Bench) -> Check {
+    t.needs(&[Capability::ImageName])?;
+    prepared(t, Image::Name(t.sample(Capability::ImageName)?.value.clone())).await.map(drop)
+}
+
+async fn an_archive_is_loaded(t: &Bench) -> Check {
+    t.needs(&[Capability::ImageArchive])?;
+    let archive = &t.sample(Capability::ImageArchive)?.value;
+    prepared(t, Image::Archive(archive.into())).await?;
+    let missing = t.client().prepare_image(Image::Archive("/no/such/archive.tar".into()), |_| {}).await;
+    fails(missing, &[ErrorKind::NotFound])?;
+    let folder = tempfile::tempdir()?;
+    let broken = folder.path().join("broken.tar");
+    std::fs::write(&broken, "this is no archive")?;
+    let broken = t.client().prepare_image(Image::Archive(broken), |_| {}).await;
+    fails(broken, &[ErrorKind::InvalidArgument, ErrorKind::Provider])?;
+    Ok(())
+}
+
+async fn a_context_is_built_and_its_log_is_seen(t: &Bench) -> Check {
+    t.needs(&[Capability::ImageContext])?;
+    let context = &t.sample(Capability::ImageContext)?.value;
+    let log = prepared(t, Image::Context(context.into())).await?;
+    ensure!(!log.is_empty(), "a build shows no log");
+    Ok(())
+}
+
+async fn a_build_that_fails_says_where(t: &Bench) -> Check {
+    t.needs(&[Capability::ImageContext, Capability::ImageName])?;
+    let folder = tempfile::tempdir()?;
+    let base = &t.sample(Capability::ImageName)?.value;
+    std::fs::write(
+        folder.path().join("Dockerfile"),
+        format!("FROM {base}\nRUN echo canary-of-the-build && exit 7\n"),
+    )?;
+    let mut log = String::new();
+    let build = t.client().prepare_image(Image::Context(folder.path().to_owned()), |progress| {
+        log.push_str(&progress.text);
+        log.push('\n');
+    });
+    let error = fails(build.await, &[ErrorKind::InvalidArgument])?;
+    ensure!(log.contains("canary-of-the-build"), "the log of a failed build is lost: {log}");
+    ensure!(error.to_string().contains('7'), "the error does not say how the step failed: {error}");
+    Ok(())
+}
+
+async fn an_unknown_image_is_not_found(t: &Bench) -> Check {
+    t.needs(&[Capability::ImageName])?;
+    let image = Image::Name("contract.invalid/no-such-image:1".to_owned());
+    fails(t.client().prepare_image(image, |_| {}).await, &[ErrorKind::NotFound])?;
     Ok(())
 }

@@ -185,7 +185,7 @@ impl Contract for cap::Ttl {
 }
 
 /// The least length of time that the provider counts, at least a second; none where that would take too long.
-fn short(t: &Bench, capability: Capability) -> Check<Duration> {
+pub(super) fn short(t: &Bench, capability: Capability) -> Check<Duration> {
     let rows = t.client().capabilities().declared();
     let least = rows.limits.iter().find(|limit| limit.capability == capability);
     let least = least.and_then(|limit| Duration::try_from_secs_f64(limit.min).ok()).unwrap_or_default();
@@ -405,7 +405,7 @@ impl Contract for cap::Cpu {
 }
 
 /// How much time a busy loop of one second gets, in seconds.
-async fn busy(sandbox: &AnySandbox) -> Check<f64> {
+pub(super) async fn busy(sandbox: &AnySandbox) -> Check<f64> {
     let text = "timeout 1 sh -c 'while :; do :; done'; times | tail -n 1";
     let output = run(sandbox, text).await?;
     let text = output.stdout.text().into_owned();

@@ -9,11 +9,16 @@ mod create;
 mod exec;
 mod files;
 pub(crate) mod flags;
+mod kind;
+mod lifecycle;
+mod metrics;
 mod network;
 mod options;
+mod ports;
 mod process;
 mod snapshot;
 mod terminal;
+mod volumes;
 
 use std::fmt;
 

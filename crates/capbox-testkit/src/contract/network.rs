@@ -8,7 +8,9 @@ use std::time::Duration;
 use capbox_core::api::AnySandbox;
 use capbox_core::capability::{Capability, cap};
 use capbox_core::error::ErrorKind;
-use capbox_core::spec::{CidrRule, DenyEgress, HostRule, Network, OpenEgress, PortRules, Spec};
+use capbox_core::spec::{
+    CidrRule, DenyEgress, HostRule, Network, OpenEgress, PortRules, PrivateNetwork, Spec,
+};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Ask, Case, Contract, cases};
@@ -308,5 +310,156 @@ async fn only_the_listed_port_is_reached(t: &Bench) -> Check {
     reaches(t, &sandbox, &open, &host).await?;
     does_not_reach(&sandbox, &shut, &host).await?;
     ensure_eq!(shut.came.load(Ordering::SeqCst), 0, "who came to the port that is not listed");
+    Ok(())
+}
+
+impl Contract for cap::EgressUpdate {
+    const ASK: Ask = Ask::Call(|sandbox| Box::pin(sandbox.set_network(Network::deny())));
+    const CASES: &'static [Case] = cases![
+        opened_it_is_reached_and_shut_again_not,
+        what_is_listed_later_is_reached,
+        an_open_connection_is_cut
+    ];
+}
+
+async fn opened_it_is_reached_and_shut_again_not(t: &Bench) -> Check {
+    t.needs(&[Capability::Run, Capability::EgressOpen, Capability::EgressControl])?;
+    let listener = Listener::at(t.outside()?).await?;
+    let host = listener.address.ip().to_string();
+    let sandbox = t.create(with(t, Network::deny())).await?;
+    does_not_reach(&sandbox, &listener, &host).await?;
+    sandbox.set_network(Network::open()).await?;
+    reaches(t, &sandbox, &listener, &host).await?;
+    sandbox.set_network(Network::deny()).await?;
+    does_not_reach(&sandbox, &listener, &host).await
+}
+
+async fn what_is_listed_later_is_reached(t: &Bench) -> Check {
+    t.needs(&[Capability::Run, Capability::EgressCidr])?;
+    let listener = Listener::at(t.outside()?).await?;
+    let host = listener.address.ip().to_string();
+    let sandbox = t.create(with(t, Network::deny())).await?;
+    let mut listed = Network::deny();
+    listing(&mut listed, host.as_str());
+    sandbox.set_network(listed).await?;
+    reaches(t, &sandbox, &listener, &host).await
+}
+
+async fn an_open_connection_is_cut(t: &Bench) -> Check {
+    t.needs(&[Capability::Background, Capability::EgressOpen, Capability::EgressControl])?;
+    if !t.inside().connects {
+        return Err(Fault::ignored("no program inside can open connections"));
+    }
+    let listener = TcpListener::bind((t.outside()?, 0)).await?;
+    let address = listener.local_addr()?;
+    let sandbox = t.create(with(t, Network::open())).await?;
+    let (host, port) = (address.ip(), address.port());
+    let beat = format!(
+        "if command -v bash >/dev/null; then exec bash -c 'exec 3<>/dev/tcp/{host}/{port}; while echo x >&3; do sleep 0.1; done'; \
+         else while echo x; do sleep 0.1; done | nc {host} {port}; fi"
+    );
+    sandbox.spawn(beat).background().await?;
+    let accepted = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
+    let (mut stream, _) = accepted.map_err(|_| Fault::failed("the sandbox does not connect"))??;
+    beats(&mut stream).await.ok_or_else(|| Fault::failed("nothing comes through an allowed connection"))?;
+    sandbox.set_network(Network::deny()).await?;
+    // What was on the way may still come; then nothing does.
+    let quiet = async { while beats(&mut stream).await.is_some() {} };
+    let cut = tokio::time::timeout(Duration::from_secs(20), quiet).await.is_ok();
+    ensure!(cut, "a connection that is no longer allowed goes on");
+    Ok(())
+}
+
+/// The next bytes; `None` where none come for a second, ten times the beat.
+async fn beats(stream: &mut TcpStream) -> Option<usize> {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = [0; 64];
+    let read = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut bytes)).await;
+    read.ok()?.ok().filter(|count| *count > 0)
+}
+
+impl Contract for cap::PrivateNetwork {
+    const ASK: Ask = Ask::Create(|spec, _| Ok(spec.private_network("contract-refused")));
+    const CASES: &'static [Case] = cases![
+        members_reach_each_other_by_name,
+        nobody_else_is_let_in,
+        it_is_no_way_out,
+        names_that_are_none_are_refused
+    ];
+}
+
+/// A network that no other trial uses.
+fn private(host: &str, network: &str) -> PrivateNetwork {
+    PrivateNetwork::named(network).with_host(host)
+}
+
+fn network_name() -> String {
+    format!("contract-{}", crate::bench::mark().replace('.', "-"))
+}
+
+/// What `GET /` of `host` answers from inside; empty where nobody does.
+async fn asked(sandbox: &AnySandbox, host: &str) -> Check<String> {
+    let ask = format!(
+        "if command -v python3 >/dev/null; then timeout 5 python3 -c \"import urllib.request as r; print(r.urlopen('http://{host}:8731/', timeout=3).read().decode())\" 2>/dev/null; \
+         else timeout 5 wget -q -T 3 -O - http://{host}:8731/; fi"
+    );
+    Ok(run(sandbox, &ask).await?.stdout.text().trim().to_owned())
+}
+
+async fn members_reach_each_other_by_name(t: &Bench) -> Check {
+    super::ports::needs_server(t)?;
+    let (network, text) = (network_name(), crate::bench::mark());
+    let server = t.create(t.spec().private_network(private("server", &network))).await?;
+    let client = t.create(t.spec().private_network(private("client", &network))).await?;
+    super::ports::serve(&server, 8731, &text).await?;
+    let host = server.private_host().ok_or_else(|| Fault::failed("a member does not know its own name"))?;
+    let begin = std::time::Instant::now();
+    while asked(&client, host).await? != text {
+        ensure!(begin.elapsed() < Duration::from_secs(30), "`{host}` is not reached from the same network");
+    }
+    Ok(())
+}
+
+async fn nobody_else_is_let_in(t: &Bench) -> Check {
+    super::ports::needs_server(t)?;
+    let (network, text) = (network_name(), crate::bench::mark());
+    let server = t.create(t.spec().private_network(private("server", &network))).await?;
+    super::ports::serve(&server, 8731, &text).await?;
+    let member = t.create(t.spec().private_network(private("member", &network))).await?;
+    let begin = std::time::Instant::now();
+    while asked(&member, "server").await? != text {
+        ensure!(begin.elapsed() < Duration::from_secs(30), "the server is not reached from its own network");
+    }
+    let text_of_address = "cat /proc/net/fib_trie 2>/dev/null | grep -B1 '/32 host LOCAL' | grep -o '[0-9.]*$' | grep -v '^127' | head -n 1";
+    let address = run(&server, text_of_address).await?.stdout.text().trim().to_owned();
+    let mut strangers = vec![
+        t.create(t.spec()).await?,
+        t.create(t.spec().private_network(private("other", &network_name()))).await?,
+    ];
+    if t.can(Capability::EgressOpen) {
+        strangers.push(t.create(with(t, Network::open())).await?);
+    }
+    for stranger in &strangers {
+        ensure_eq!(asked(stranger, "server").await?, "", "what a stranger gets by name");
+        if !address.is_empty() {
+            ensure_eq!(asked(stranger, &address).await?, "", "what a stranger gets by address");
+        }
+    }
+    Ok(())
+}
+
+async fn it_is_no_way_out(t: &Bench) -> Check {
+    t.needs(&[Capability::Run, Capability::EgressControl])?;
+    let spec = with(t, Network::deny()).private_network(private("inside", &network_name()));
+    let sandbox = t.create(spec).await?;
+    nothing_is_reached(t, &sandbox).await
+}
+
+async fn names_that_are_none_are_refused(t: &Bench) -> Check {
+    for name in ["", "A", "a/b", "..", "-a", "a b"] {
+        fails(t.create(t.spec().private_network(name)).await, &[ErrorKind::InvalidArgument])?;
+        let member = PrivateNetwork::named("contract").with_host(name);
+        fails(t.create(t.spec().private_network(member)).await, &[ErrorKind::InvalidArgument])?;
+    }
     Ok(())
 }

@@ -94,9 +94,9 @@ pub(crate) struct LiarSession {
 }
 
 fn lying(created: Created<Session>, lie: Lie) -> Created<LiarSession> {
-    let Created { session, lowered, new } = created;
+    let Created { session, lowered, new, private_host } = created;
     let session = LiarSession { base: session, lie, seen: Mutex::default() };
-    Created { session, lowered, new }
+    Created { session, lowered, new, private_host }
 }
 
 #[async_trait]
