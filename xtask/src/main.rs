@@ -1,12 +1,14 @@
 //! The project's own tasks. Run them as `cargo xtask TASK`.
 
 mod bench;
+mod engine;
 mod generate;
 mod matrix;
 mod test;
 mod tools;
 mod verify;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -17,6 +19,7 @@ cargo xtask TASK
   evidence         run the contract suites and keep what they showed for the matrix
   bench [NAME…]    measure against the peers, side by side
   verify [NAME…]   the project's promises, as named trials on the built program
+  engine -- COMMAND…   run a command beside a Docker Engine of its own
 ";
 
 fn main() -> ExitCode {
@@ -29,6 +32,8 @@ fn main() -> ExitCode {
         ["evidence"] => test::evidence(),
         ["bench", names @ ..] => bench::task(names),
         ["verify", names @ ..] => verify::run(names),
+        ["engine", "--", command @ ..] => engine::task(command),
+        [engine::supervise::TASK, folder] => engine::supervise::task(Path::new(folder)),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

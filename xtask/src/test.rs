@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::tools::{Result, cargo, is_there, root, run, target};
+use crate::engine::Engine;
+use crate::tools::{Result, cargo, install_packages, root, run, target};
 use crate::{generate, verify};
 
 /// Debian packages that the tests use beside Rust itself, and a program of each.
@@ -13,6 +14,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("bubblewrap", "bwrap"),
     ("uidmap", "newuidmap"),
 ];
+
+/// Providers whose tests run beside a Docker Engine, in its network.
+const BESIDE_ENGINE: &[&str] = &["docker"];
 
 /// How many trials had which outcome.
 #[derive(Clone, Copy, Default)]
@@ -24,16 +28,30 @@ pub(crate) struct Tally {
 
 /// See the module's documentation. The last line is the summary.
 pub(crate) fn run_task() -> Result {
-    install_packages();
+    install_packages(PACKAGES);
     run(cargo().args(["fmt", "--all", "--check"]))?;
     run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
 
     let mut tally = Tally::default();
     let evidence = target().join("evidence");
-    cargo_tests(
-        cargo().args(["test", "--workspace", "--no-fail-fast"]).env("CAPBOX_EVIDENCE", &evidence),
-        &mut tally,
-    )?;
+    let beside_engine: Vec<String> = generate::provider_ids()?
+        .into_iter()
+        .filter(|id| BESIDE_ENGINE.contains(&id.as_str()))
+        .map(|id| format!("capbox-{id}"))
+        .collect();
+    let tests = || {
+        let mut tests = cargo();
+        tests.args(["test", "--no-fail-fast"]).env("CAPBOX_EVIDENCE", &evidence);
+        tests
+    };
+    let others = beside_engine.iter().flat_map(|package| ["--exclude", package]);
+    cargo_tests(tests().arg("--workspace").args(others), &mut tally)?;
+    if !beside_engine.is_empty() {
+        let engine = Engine::start();
+        let packages = beside_engine.iter().flat_map(|package| ["--package", package]);
+        cargo_tests(&mut engine.within(tests().args(packages)), &mut tally)?;
+        engine.end()?;
+    }
     let mut external = cargo();
     external
         .current_dir(root().join("examples/external-provider"))
@@ -51,28 +69,17 @@ pub(crate) fn run_task() -> Result {
 pub(crate) fn evidence() -> Result {
     let folder = root().join("dist/evidence");
     for id in generate::provider_ids()? {
-        run(cargo()
+        let mut suite = cargo();
+        suite
             .args(["test", "--quiet", "--package", &format!("capbox-{id}"), "--test", "contract"])
-            .env("CAPBOX_EVIDENCE", &folder))?;
+            .env("CAPBOX_EVIDENCE", &folder);
+        if BESIDE_ENGINE.contains(&id.as_str()) {
+            run(&mut Engine::start().within(&suite))?;
+        } else {
+            run(&mut suite)?;
+        }
     }
     Ok(())
-}
-
-/// Install what is missing, where this is Debian and we may.
-fn install_packages() {
-    let missing: Vec<&str> =
-        PACKAGES.iter().filter(|(_, program)| !is_there(program)).map(|(package, _)| *package).collect();
-    if missing.is_empty() || !is_there("apt-get") {
-        return;
-    }
-    let apt = |args: &[&str]| {
-        run(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))
-    };
-    let installed = apt(&["-qq", "update"])
-        .and_then(|()| apt(&[&["-qq", "-y", "--no-install-recommends", "install"], &missing[..]].concat()));
-    if let Err(message) = installed {
-        eprintln!("warning: {message}; tests that need `{}` are skipped", missing.join("`, `"));
-    }
 }
 
 /// Run `cargo test`, showing what it prints and counting its outcomes.

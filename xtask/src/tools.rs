@@ -54,6 +54,23 @@ pub(crate) fn is_there(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
+/// Install the Debian packages whose program is missing, where this is Debian and we may.
+pub(crate) fn install_packages(packages: &[(&str, &str)]) {
+    let missing: Vec<&str> =
+        packages.iter().filter(|(_, program)| !is_there(program)).map(|(package, _)| *package).collect();
+    if missing.is_empty() || !is_there("apt-get") {
+        return;
+    }
+    let apt = |args: &[&str]| {
+        run(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))
+    };
+    let installed = apt(&["-qq", "update"])
+        .and_then(|()| apt(&[&["-qq", "-y", "--no-install-recommends", "install"], &missing[..]].concat()));
+    if let Err(message) = installed {
+        eprintln!("warning: {message}; tests that need `{}` are skipped", missing.join("`, `"));
+    }
+}
+
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
