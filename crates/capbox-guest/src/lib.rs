@@ -3,6 +3,8 @@
 //! * [`PROGRAM`] is the program itself, an ELF file without dependencies, ready to be put into a memory file and
 //!   executed. It is empty where no guest can run (anything but Linux on x86-64 or `AArch64`).
 //! * [`proto`] is the protocol, used by both sides. It needs nothing but `alloc`.
+//! * [`stream`] is how the protocol travels over one stream of bytes, for containers.
+//! * `client`, behind the feature of that name, is the other end of that stream.
 //! * [`sys`] are the raw system calls both sides use between `clone` and `exec`, where no libc may be called.
 //!
 //! The program's source is in `src/program/`; `build.rs` compiles it with the compiler at hand.
@@ -10,8 +12,14 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(feature = "client")]
+extern crate std;
+
+#[cfg(feature = "client")]
+pub mod client;
 
 pub mod proto;
+pub mod stream;
 
 /// A part of the program that can be tested without the rest.
 #[cfg(test)]

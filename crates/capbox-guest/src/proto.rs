@@ -719,6 +719,76 @@ messages! {
     }
 }
 
+messages! {
+    /// What a relay does by itself, with descriptors that process 1 opens for it. See [`crate::stream`].
+    ///
+    /// Everything is done with the rights of the code's user and inside its root.
+    pub enum Work {
+        /// Reads a regular file: [`Answer::Opened`], the bytes as data, the end.
+        Read { /// Which.
+            path: Bytes, /// The position of the first byte.
+            from: u64, /// The number of bytes at the most.
+            most: u64, } = 96,
+        /// Writes a regular file with the data that follows, up to the end of it: [`Answer::Opened`], [`FileReply::Done`].
+        Write { /// Which.
+            path: Bytes, /// Bits of [`open`], [`open::WRITE`] among them.
+            flags: u32, /// Permission bits of a new file.
+            mode: u32, /// What it is renamed to at the end. Without an end it is removed.
+            then: Option<Bytes>, } = 97,
+        /// Lists a folder: [`Answer::Entries`] as often as needed, the end.
+        List { /// Which.
+            path: Bytes, } = 98,
+        /// Tells changes in a folder from now on: [`Answer::Opened`], then [`Answer::Changes`] for as long as it is there.
+        Watch { /// Which.
+            path: Bytes, /// Whether also in all that is below, folders made later included.
+            recursive: bool, } = 99,
+    }
+
+    /// What a relay says by itself. What fails is answered as by process 1, with a [`FileReply`].
+    pub enum Answer {
+        /// It has been opened.
+        Opened { /// What it is.
+            stat: Stat, } = 224,
+        /// Some of the names in a folder.
+        Entries { /// Those, `.` and `..` left out, in no order.
+            entries: Vec<Entry>, } = 225,
+        /// Some changes.
+        Changes { /// Those, in their order.
+            changes: Vec<Change>, } = 226,
+    }
+}
+
+records! {
+    /// A change in a folder that is watched.
+    pub struct Change {
+        /// Of [`change`].
+        pub kind: u16,
+        /// Where: from the folder that is watched on; empty for that itself.
+        pub path: Bytes,
+        /// Whether it is a folder.
+        pub directory: bool,
+        /// Not 0 for the two halves of a rename, which have it in common.
+        pub cookie: u32,
+    }
+}
+
+/// Kinds of [`Change`].
+pub mod change {
+    /// A name has come: made, or moved here.
+    pub const CREATED: u16 = 1;
+    /// Content, mode or times have changed.
+    pub const MODIFIED: u16 = 2;
+    /// A name has gone: removed, or moved away.
+    pub const REMOVED: u16 = 3;
+    /// More has changed than could be told: look again at everything.
+    pub const OVERFLOW: u16 = 4;
+}
+
+/// What kind a message is of, whichever enum it belongs to.
+pub fn kind(message: &[u8]) -> Option<u8> {
+    message.get(HEADER - 1).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,7 @@ impl Errno {
     pub const PROTO: Self = Self(71);
     pub const MSGSIZE: Self = Self(90);
     pub const AFNOSUPPORT: Self = Self(97);
+    pub const CONNREFUSED: Self = Self(111);
 }
 
 /// One system call.

@@ -339,7 +339,7 @@ fn on_a_file_system(file: &Fd) -> Checked<()> {
     if KERNEL.contains(&os::fs_type(file.raw())?) { Err(Refused::Outside) } else { Ok(()) }
 }
 
-fn stat_reply(stat: &os::Statx) -> Stat {
+pub(crate) fn stat_reply(stat: &os::Statx) -> Stat {
     Stat {
         mode: u32::from(stat.mode),
         size: stat.size,

@@ -16,7 +16,7 @@
 //! # Who may talk to it
 //!
 //! Code inside may be root, and reaches the socket. But whatever is started inside descends from this process, while
-//! what the engine starts in the container has its parent outside, which shows as 0. That is what a
+//! what the engine starts in the container ([`crate::relay`]) has its parent outside, which shows as 0. That is what a
 //! client must have, and what nobody inside can: a process whose parent ends gets this one as its parent.
 //!
 //! The number of the client's process alone would prove nothing, since it may end and its number go to another. So it is
@@ -95,7 +95,7 @@ fn prepare() -> core::result::Result<Sandbox, Failure> {
     unsafe {
         let _ = raw!(nr::UMASK, 0);
         raw!(nr::SETGROUPS, 0, 0).at("leave the groups")?;
-        // The program's file has a group of its own which is of no use here.
+        // The program's file has a group of its own (see `relay`), which is of no use here.
         raw!(nr::SETRESGID, 0, 0, 0).at("take root's group")?;
     }
     os::prctl(sys::PR_SET_DUMPABLE, 0, 0).at("hide from ptrace")?;

@@ -5,7 +5,7 @@
 //!
 //! In a container, which something else has built, it is process 1 as well (`init`), and serves the same requests
 //! ([`init`]). There is no socket that leads in from outside, so a second one of its kind is started beside it
-//! (`relay`), which carries them over one stream.
+//! (`relay`), which carries them over one stream ([`relay`]).
 //!
 //! What runs inside is hostile. It shares a kernel with this program, and under an unprivileged creator even its
 //! user id, so nothing here may wait for it, believe it, or do for it what it could not do itself.
@@ -22,6 +22,9 @@ mod sys;
 #[path = "../proto.rs"]
 #[allow(dead_code)] // half of the protocol is for the other side
 mod proto;
+#[path = "../stream.rs"]
+#[allow(dead_code)]
+mod stream;
 
 mod files;
 mod init;
@@ -29,6 +32,7 @@ mod job;
 mod keeper;
 mod log;
 mod os;
+mod relay;
 mod remove;
 mod runtime;
 mod seccomp;
@@ -49,6 +53,7 @@ fn main(arguments: &[&CStr]) -> i32 {
     match arguments.get(1).map(|word| word.to_bytes()) {
         None => build(),
         Some(b"init") => return init::run(&arguments[2..]),
+        Some(b"relay") => return relay::run(),
         Some(_) => return 64,
     }
     0

@@ -296,6 +296,67 @@ pub(crate) fn duplicate(fd: i32) -> Result<Fd> {
     owned(unsafe { raw!(nr::FCNTL, fd, 1030, 0) })
 }
 
+/// Best effort: the caller's quota may be used up.
+pub(crate) fn set_pipe_size(fd: i32, size: usize) -> Result<()> {
+    // SAFETY: takes no pointers. F_SETPIPE_SZ.
+    unsafe { raw!(nr::FCNTL, fd, 1031, size) }.map(drop)
+}
+
+pub(crate) fn fchmod(fd: i32, mode: u32) -> Result<()> {
+    // SAFETY: takes no pointers.
+    unsafe { raw!(nr::FCHMOD, fd, mode) }.map(drop)
+}
+
+pub(crate) fn is_terminal(fd: &Fd) -> bool {
+    terminal_modes(fd).is_some()
+}
+
+/// Whether it is a terminal that waits for whole lines.
+pub(crate) fn edits_lines(fd: &Fd) -> bool {
+    const ICANON: u32 = 2;
+    terminal_modes(fd).is_some_and(|modes| modes & ICANON != 0)
+}
+
+fn terminal_modes(fd: &Fd) -> Option<u32> {
+    let mut settings = [0u32; 16]; // `struct termios`: the local modes are its fourth word
+    // SAFETY: TCGETS fills a structure that is smaller than the buffer.
+    unsafe { ioctl(fd.raw(), 0x5401, settings.as_mut_ptr() as usize) }.ok()?;
+    Some(settings[3])
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+pub(crate) struct Poll {
+    fd: i32,
+    events: i16,
+    ready: i16,
+}
+
+pub(crate) const POLLIN: i16 = 1;
+pub(crate) const POLLOUT: i16 = 4;
+
+impl Poll {
+    pub(crate) fn new(fd: i32, events: i16) -> Self {
+        Self { fd, events, ready: 0 }
+    }
+
+    pub(crate) fn ready(&self) -> bool {
+        self.ready != 0
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.ready & (8 | 16 | 32) != 0 // POLLERR, POLLHUP, POLLNVAL
+    }
+}
+
+/// Waits until something is ready, up to so many nanoseconds.
+pub(crate) fn wait_for(fds: &mut [Poll], timeout: Option<u64>) {
+    let time = timeout.map(|nanos| [nanos / 1_000_000_000, nanos % 1_000_000_000]);
+    let time = time.as_ref().map_or(0, |time| time.as_ptr() as usize);
+    // SAFETY: as many structures as are passed, and a null or valid `timespec`.
+    let _ = unsafe { raw!(nr::PPOLL, fds.as_mut_ptr(), fds.len(), time, 0, 8) };
+}
+
 /// Nanoseconds of the clock that never jumps.
 pub(crate) fn monotonic() -> u64 {
     clock(1)
@@ -321,6 +382,12 @@ pub(crate) fn random(buffer: &mut [u8]) {
 pub(crate) fn prctl(option: usize, a: usize, b: usize) -> Result<()> {
     // SAFETY: the options used here take integers.
     unsafe { raw!(nr::PRCTL, option, a, b, 0, 0) }.map(drop)
+}
+
+/// Whether this process has been hidden from ptrace.
+pub(crate) fn is_hidden() -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { raw!(nr::PRCTL, sys::PR_GET_DUMPABLE, 0, 0, 0, 0) }.is_ok_and(|dumpable| dumpable != 1)
 }
 
 /// Handlers do not survive exec, but ignored signals do; and a creator may well ignore SIGPIPE.
@@ -454,6 +521,31 @@ pub(crate) fn socket(domain: usize, kind: usize) -> Result<Fd> {
     owned(unsafe { raw!(nr::SOCKET, domain, kind | sys::O_CLOEXEC, 0) })
 }
 
+/// Two connected ends that do not block.
+pub(crate) fn socket_pair() -> Result<(Fd, Fd)> {
+    let mut ends = [0i32; 2];
+    let kind = SOCK_SEQPACKET | sys::O_CLOEXEC | sys::O_NONBLOCK;
+    // SAFETY: room for two descriptors.
+    unsafe { raw!(nr::SOCKETPAIR, AF_UNIX, kind, 0, ends.as_mut_ptr()) }?;
+    Ok((Fd(ends[0]), Fd(ends[1])))
+}
+
+/// A file that is only in memory, with this content for good.
+pub(crate) fn sealed(bytes: &[u8]) -> Result<Fd> {
+    const ALLOW_SEALING_CLOEXEC: usize = 2 | 1;
+    const F_ADD_SEALS: usize = 1033;
+    const SEAL_SHRINK_GROW_WRITE: usize = 1 | 2 | 4 | 8;
+    // SAFETY: the name ends with a NUL.
+    let file = owned(unsafe { raw!(nr::MEMFD_CREATE, c"capbox-request".as_ptr(), ALLOW_SEALING_CLOEXEC) })?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        rest = &rest[write(file.raw(), rest)?..];
+    }
+    // SAFETY: takes no pointers.
+    unsafe { raw!(nr::FCNTL, file.raw(), F_ADD_SEALS, SEAL_SHRINK_GROW_WRITE) }?;
+    Ok(file)
+}
+
 pub(crate) const AF_UNIX: usize = 1;
 pub(crate) const AF_INET: usize = 2;
 pub(crate) const SOCK_DGRAM: usize = 2;
@@ -480,6 +572,12 @@ pub(crate) fn bind_abstract(fd: i32, name: &[u8]) -> Result<()> {
     let (address, len) = abstract_address(name)?;
     // SAFETY: the address is as long as is passed.
     unsafe { raw!(nr::BIND, fd, address.as_ptr(), len) }.map(drop)
+}
+
+pub(crate) fn connect_abstract(fd: i32, name: &[u8]) -> Result<()> {
+    let (address, len) = abstract_address(name)?;
+    // SAFETY: the address is as long as is passed.
+    unsafe { raw!(nr::CONNECT, fd, address.as_ptr(), len) }.map(drop)
 }
 
 /// Whether the kernel notes the sender of each packet that is sent to this socket from now on.

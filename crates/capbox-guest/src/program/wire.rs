@@ -61,6 +61,25 @@ pub(crate) fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<()> {
     unsafe { raw!(nr::SENDMSG, socket, &raw const message, MSG_NOSIGNAL | MSG_DONTWAIT) }.map(drop)
 }
 
+/// Sends a message of any size, in a memory file if it is large, and waits while the peer is behind.
+pub(crate) fn send_message(socket: i32, message: &[u8], fds: &[i32]) -> Result<()> {
+    let file;
+    let (packet, mut all) = (proto::indirect(), fds.to_vec());
+    let packet = if message.len() <= proto::MAX_PACKET {
+        message
+    } else {
+        file = os::sealed(message)?;
+        all.push(file.raw());
+        &packet[..]
+    };
+    loop {
+        match send(socket, packet, &all) {
+            Err(Errno::AGAIN) => os::wait_for(&mut [os::Poll::new(socket, os::POLLOUT)], None),
+            other => return other,
+        }
+    }
+}
+
 /// A received message: its bytes, unpacked if they came in a memory file, and its descriptors.
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,

@@ -1,0 +1,5 @@
+//! Attacks.
+
+use crate::support::*;
+
+tests! {}

@@ -1,0 +1,5 @@
+//! Life and death.
+
+use crate::support::*;
+
+tests! {}
