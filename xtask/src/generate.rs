@@ -89,6 +89,15 @@ fn facade() -> Result<Vec<Generated>> {
         write!(builtin, "    #[cfg(feature = \"{}\")]\n    capbox_{module}::PROVIDER,\n", feature(id))
             .expect("to a string");
     }
+    builtin.push_str(
+        "];\n\n/// Every provider of the project: its id, its feature, and whether that is enabled.\n\
+         pub(crate) const FEATURES: &[(&str, &str, bool)] = &[\n",
+    );
+    for id in &ids {
+        let feature = feature(id);
+        writeln!(builtin, "    (\"{id}\", \"{feature}\", cfg!(feature = \"{feature}\")),")
+            .expect("to a string");
+    }
     builtin.push_str("];\n");
 
     Ok(vec![

@@ -14,3 +14,9 @@ pub(crate) const PROVIDERS: &[Provider] = &[
     #[cfg(feature = "provider-memory")]
     capbox_memory::PROVIDER,
 ];
+
+/// Every provider of the project: its id, its feature, and whether that is enabled.
+pub(crate) const FEATURES: &[(&str, &str, bool)] = &[
+    ("local", "provider-local", cfg!(feature = "provider-local")),
+    ("memory", "provider-memory", cfg!(feature = "provider-memory")),
+];

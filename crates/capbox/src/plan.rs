@@ -49,6 +49,13 @@ impl Needs {
         Ok(self)
     }
 
+    /// True where nothing is needed, so that everything fits.
+    pub fn is_empty(&self) -> bool {
+        let Self { capabilities, flags, spec } = self;
+        let any_spec = spec.asked().is_empty() && spec.require_isolation.is_none();
+        capabilities.is_empty() && flags.is_empty() && any_spec
+    }
+
     /// A sandbox like this.
     #[must_use]
     pub fn with_spec(mut self, spec: Spec) -> Self {

@@ -68,6 +68,10 @@ impl Registry {
 
     fn unknown(&self, id: &str) -> Error {
         let known: Vec<_> = self.tables().map(|table| table.provider).collect();
+        if let Some(feature) = missing_feature(id, crate::builtin::FEATURES) {
+            return Error::invalid_argument("provider", format!("`{id}` is not compiled in"))
+                .with_hint(format!("enable the Cargo feature `{feature}` of `capbox`"));
+        }
         Error::invalid_argument("provider", format!("there is no provider `{}`", id.escape_debug()))
             .with_hint(if known.is_empty() {
                 "no provider is compiled in; enable a feature such as `provider-local`".to_owned()
@@ -75,6 +79,11 @@ impl Registry {
                 format!("the providers are `{}`", known.join("`, `"))
             })
     }
+}
+
+/// The feature that would compile in the provider `id`; none where that is so, or no feature would.
+fn missing_feature(id: &str, features: &[(&str, &'static str, bool)]) -> Option<&'static str> {
+    features.iter().find(|(known, _, enabled)| *known == id && !enabled).map(|(_, feature, _)| *feature)
 }
 
 /// `Client::from_uri`: a client of a provider that is compiled in.
@@ -86,5 +95,31 @@ pub trait FromUri: Sized {
 impl FromUri for Client {
     fn from_uri(uri: &str) -> Result<Self> {
         Registry::builtin().client(uri)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_that_is_not_compiled_in_names_its_feature() {
+        let features = [("near", "provider-near", true), ("far", "provider-far", false)];
+        assert_eq!(missing_feature("far", &features), Some("provider-far"));
+        assert_eq!(missing_feature("near", &features), None);
+        assert_eq!(missing_feature("nowhere", &features), None);
+    }
+
+    /// Holds with any set of features.
+    #[test]
+    fn every_provider_of_the_project_is_there_or_says_how() {
+        for (id, feature, enabled) in crate::builtin::FEATURES {
+            match Registry::builtin().table(id) {
+                Ok(_) => assert!(enabled, "{id}"),
+                Err(error) => {
+                    assert!(!enabled && error.hint().is_some_and(|hint| hint.contains(feature)), "{id}")
+                }
+            }
+        }
     }
 }

@@ -150,6 +150,8 @@ pub enum Event {
 }
 
 /// One stream of output, bounded: its head and its tail.
+///
+/// It shows as its text, lossily and without a word about what is left out; see [`truncated`](Self::truncated).
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     bytes: Vec<u8>,
@@ -191,6 +193,12 @@ impl Captured {
     /// Where something is left out: the index in [`bytes`](Self::bytes) at which the tail begins.
     pub const fn cut_at(&self) -> Option<usize> {
         self.cut_at
+    }
+}
+
+impl fmt::Display for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text())
     }
 }
 
@@ -355,6 +363,11 @@ mod tests {
     fn all_of_it_while_it_fits() {
         let captured = collected(&[b"ab", b"cd"], 4);
         assert_eq!((captured.bytes(), captured.truncated()), (&b"abcd"[..], false));
+    }
+
+    #[test]
+    fn shows_as_text() {
+        assert_eq!(Captured::whole(b"a\xffb\n".to_vec()).to_string(), "a\u{fffd}b\n");
     }
 
     #[test]

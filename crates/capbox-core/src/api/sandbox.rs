@@ -338,6 +338,8 @@ impl SandboxState {
 pub struct SandboxInfo {
     /// The id.
     pub id: String,
+    /// The name that it was created with.
+    pub name: Option<String>,
     /// The state.
     pub state: SandboxState,
     /// When it was created.
@@ -355,6 +357,7 @@ impl SandboxInfo {
     pub fn running(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
+            name: None,
             state: SandboxState::Running,
             created: None,
             ttl_left: None,

@@ -1,5 +1,6 @@
 //! Flags that follow from rows and other flags, so that nobody writes them twice.
 
+use super::flags::Isolation;
 use super::{Capability, Level, Rows};
 
 /// What follows from a provider's table.
@@ -12,6 +13,8 @@ pub struct Derived {
     pub per_command_env_cwd: bool,
     /// When a sandbox ends whose owner is gone.
     pub orphan_ends: OrphanEnds,
+    /// A sandbox ends with the process that created it, detached or not: its boundary is that process.
+    pub ends_with_process: bool,
     /// Virtual machines can be created.
     pub creates_vms: bool,
     /// Sandboxes can be put into a network of their own.
@@ -77,6 +80,7 @@ impl Derived {
             preserves_memory_on_pause: native(Capability::Pause),
             per_command_env_cwd: native(Capability::ExecEnv) && native(Capability::ExecCwd),
             orphan_ends,
+            ends_with_process: table.flags.isolation == Isolation::Process,
             creates_vms: filled(Capability::Vm),
             private_network: filled(Capability::PrivateNetwork),
             container_accepts: if filled(Capability::Container) { accepts.clone() } else { Vec::new() },
@@ -90,6 +94,7 @@ impl Derived {
             preserves_memory_on_pause,
             per_command_env_cwd,
             orphan_ends,
+            ends_with_process,
             creates_vms,
             private_network,
             sandbox_accepts,
@@ -103,6 +108,7 @@ impl Derived {
             ("preserves_memory_on_pause", preserves_memory_on_pause.to_string()),
             ("per_command_env_cwd", per_command_env_cwd.to_string()),
             ("orphan_ends", orphan_ends.as_str().to_owned()),
+            ("ends_with_process", ends_with_process.to_string()),
             ("creates_vms", creates_vms.to_string()),
             ("private_network", private_network.to_string()),
             ("sandbox_accepts", joined(sandbox_accepts)),
@@ -137,6 +143,14 @@ mod tests {
         assert_eq!(ends(&both, Flags::DEFAULT), OrphanEnds::Renewed);
         assert_eq!(ends(&[Capability::Ttl], Flags::DEFAULT), OrphanEnds::Ttl);
         assert_eq!(ends(&[], Flags::DEFAULT), OrphanEnds::Reap);
+    }
+
+    #[test]
+    fn what_is_part_of_a_process_ends_with_it() {
+        let ends =
+            |isolation| Derived::of(&table(&[], Flags::DEFAULT.isolation(isolation))).ends_with_process;
+        assert!(ends(Isolation::Process));
+        assert!(!ends(Isolation::Unknown) && !ends(Isolation::Container));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl fmt::Display for NotSupported {
         match refusal {
             Refusal::ProviderLacks => write!(f, "`{provider}` does not support `{capability}`: {reason}"),
             Refusal::NotAdapted => {
-                write!(f, "`{capability}` is not adapted for `{provider}` yet: {reason}")
+                write!(f, "`{capability}` of `{provider}` cannot be used yet: {reason}")
             }
             Refusal::Unavailable => {
                 write!(f, "`{capability}` of `{provider}` is unavailable here: {reason}")

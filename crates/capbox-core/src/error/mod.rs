@@ -166,6 +166,13 @@ impl Error {
         .with_hint("`capbox plan --isolation` lists providers that are strong enough")
     }
 
+    /// The same failure in other words.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
+    }
+
     /// Add what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -262,11 +269,12 @@ impl From<NotSupported> for Error {
     }
 }
 
+/// What failed comes first; where it did comes after that, unless the message names it.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.refusal, self.0.operation, self.0.provider) {
             (None, Some(operation), Some(provider)) if self.0.kind != ErrorKind::InvalidArgument => {
-                write!(f, "{operation} on `{provider}`: {}", self.0.message)
+                write!(f, "{} (`{operation}` on `{provider}`)", self.0.message)
             }
             _ => f.write_str(&self.0.message),
         }
@@ -292,5 +300,18 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_ref().map(|source| source.as_ref() as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_comes_first() {
+        let error = Error::new(ErrorKind::NotFound, "there is no file `x`").at("here", "files.read");
+        assert_eq!(error.to_string(), "there is no file `x` (`files.read` on `here`)");
+        let wrong = Error::invalid_argument("ttl", "must be greater than zero").at("here", "create");
+        assert_eq!(wrong.to_string(), "`ttl`: must be greater than zero");
     }
 }

@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 
 /// `PROVIDER://TARGET?KEY=VALUE&…`: a provider, what it should start from, and its configuration.
 ///
+/// The provider's id alone is read as `PROVIDER://`.
+///
 /// A provider [takes](Self::take) the keys that it knows and [finishes](Self::finish), which refuses the rest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Uri {
@@ -84,14 +86,18 @@ impl FromStr for Uri {
 
     fn from_str(text: &str) -> Result<Self> {
         let malformed = |what: &str| {
-            Error::invalid_argument("uri", what)
-                .with_hint("write `PROVIDER://TARGET?KEY=VALUE`, such as `local://` or `memory://`")
+            Error::invalid_argument("uri", what).with_hint(
+                "write `PROVIDER` or `PROVIDER://TARGET?KEY=VALUE`, such as `local` or `memory://`",
+            )
         };
-        let (provider, rest) = text.split_once("://").ok_or_else(|| malformed("there is no `://` in it"))?;
         let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        if provider.is_empty() || !provider.bytes().all(word) {
-            return Err(malformed("the provider before `://` must be a word of a-z, 0-9 and `-`"));
-        }
+        let is_id = |text: &str| !text.is_empty() && text.bytes().all(word);
+        let (provider, rest) = match text.split_once("://") {
+            None if is_id(text) => (text, ""),
+            None => return Err(malformed("there is no `://` in it")),
+            Some((provider, rest)) if is_id(provider) => (provider, rest),
+            Some(_) => return Err(malformed("the provider before `://` must be a word of a-z, 0-9 and `-`")),
+        };
         let (target, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut keys: Vec<(String, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -144,6 +150,12 @@ mod tests {
     }
 
     #[test]
+    fn an_id_alone_is_a_uri() {
+        let (id, uri): (Uri, Uri) = ("local".parse().unwrap(), "local://".parse().unwrap());
+        assert!(id == uri);
+    }
+
+    #[test]
     fn unknown_keys_are_refused() {
         let mut uri: Uri = "local://?ids=1".parse().unwrap();
         uri.take("state");
@@ -154,9 +166,18 @@ mod tests {
 
     #[test]
     fn malformed() {
-        for wrong in
-            ["", "local", "://", "Local://", "a b://", "x://?k", "x://?k=%zz", "x://%", "x://?a=1&a=2"]
-        {
+        for wrong in [
+            "",
+            "Local",
+            "local:",
+            "://",
+            "Local://",
+            "a b://",
+            "x://?k",
+            "x://?k=%zz",
+            "x://%",
+            "x://?a=1&a=2",
+        ] {
             assert!(wrong.parse::<Uri>().is_err(), "{wrong}");
         }
     }

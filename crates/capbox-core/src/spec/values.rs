@@ -256,7 +256,10 @@ impl Mount {
     pub(crate) fn check(&self) -> Result<()> {
         check_target("mount", &self.target)?;
         if self.source.as_os_str().is_empty() {
-            return Err(Error::invalid_argument("mount", "the source is empty"));
+            return Err(Error::invalid_argument(
+                "mount",
+                "the folder of this machine, the part before `:`, is empty",
+            ));
         }
         Ok(())
     }
@@ -274,7 +277,8 @@ impl FromStr for Mount {
             _ => (text, MountAccess::ReadWrite),
         };
         let (source, target) = rest.rsplit_once(':').ok_or_else(|| {
-            Error::invalid_argument("mount", format!("`{text}` is not `SOURCE:TARGET[:ro]`"))
+            Error::invalid_argument("mount", format!("`{text}` names one folder, and two are needed"))
+                .with_hint("write `SOURCE:TARGET[:ro]`, such as `.:/work:ro`: a folder of this machine and its place inside")
         })?;
         let mount = Self { source: source.into(), target: target.into(), access };
         mount.check()?;
