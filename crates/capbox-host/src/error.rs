@@ -7,16 +7,16 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A sandbox, job or file that is not there.
-    #[error("no such {what}: `{name}`")]
+    /// A sandbox, process or file that is not there.
+    #[error("there is no {what} `{name}`")]
     NotFound {
-        /// What was looked for: `sandbox`, `job`, `file`.
+        /// What was looked for: `sandbox`, `process`, `file`.
         what: &'static str,
         /// Its name or id.
         name: String,
     },
     /// A sandbox or file that is there already.
-    #[error("{what} `{name}` already exists")]
+    #[error("there is a {what} `{name}` already")]
     AlreadyExists {
         /// What was to be made.
         what: &'static str,
@@ -24,25 +24,25 @@ pub enum Error {
         name: String,
     },
     /// A path of which a part, or the end, should be a folder and is not.
-    #[error("`{path}` is not a directory")]
+    #[error("`{path}` is not a folder")]
     NotADirectory {
         /// The path, lossily as text.
         path: String,
     },
     /// A folder where a file is wanted.
-    #[error("`{path}` is a directory")]
+    #[error("`{path}` is a folder")]
     IsADirectory {
         /// The path, lossily as text.
         path: String,
     },
     /// A folder that should be empty and is not.
-    #[error("directory `{path}` is not empty")]
+    #[error("the folder `{path}` is not empty")]
     NotEmpty {
         /// The path, lossily as text.
         path: String,
     },
     /// A FIFO, socket or device where a regular file or folder is wanted.
-    #[error("`{path}` is a {kind}, not a regular file or directory")]
+    #[error("`{path}` is a {kind}, not a regular file or folder")]
     NotRegular {
         /// The path, lossily as text.
         path: String,
@@ -78,13 +78,15 @@ pub enum Error {
         limit: u64,
     },
     /// The sandbox has ended.
-    #[error("sandbox `{id}` is gone")]
+    #[error("the sandbox `{id}` is gone{}", if *.time_up { ": its time to live was up" } else { "" })]
     Gone {
         /// Its id.
         id: String,
+        /// Whether its time to live was up by then.
+        time_up: bool,
     },
-    /// The job has ended.
-    #[error("job `{id}` has already ended")]
+    /// The process has ended.
+    #[error("the process `{id}` has already ended")]
     Ended {
         /// Its id.
         id: String,
@@ -97,8 +99,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// Something that this host, this job or this way of calling cannot do.
-    #[error("unsupported: {what}")]
+    /// Something that this host, this process or this way of calling cannot do.
+    #[error("{what} cannot be had")]
     Unsupported {
         /// What was asked for.
         what: String,
@@ -116,14 +118,22 @@ pub enum Error {
         source: io::Error,
     },
     /// A command could not be started.
-    #[error("cannot start `{program}`: {stage}: {source}")]
+    #[error("{}", not_started(.what, *.stage, .source))]
     Spawn {
-        /// The first word of the command.
-        program: String,
+        /// What it is about: the program, or the folder or the user that was asked for.
+        what: String,
         /// Where it failed.
         stage: SpawnStage,
         /// Why.
         source: io::Error,
+    },
+    /// The folder that keeps sandboxes cannot be used.
+    #[error("the folder that keeps sandboxes, `{path}`, cannot be used: {reason}")]
+    State {
+        /// The folder.
+        path: String,
+        /// Why not.
+        reason: String,
     },
     /// The sandbox was made by another version of this library.
     #[error("sandbox `{id}` speaks protocol version {guest}, this library speaks {host}")]
@@ -150,6 +160,12 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unsupported { hint, .. } | Self::Launch { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::State { .. } => Some("set `CAPBOX_STATE_DIR` to the absolute path of a folder of your own"),
+            Self::Spawn { stage: SpawnStage::Process, source, .. }
+                if source.kind() == io::ErrorKind::WouldBlock =>
+            {
+                Some("end some, or create the sandbox with a higher limit")
+            }
             Self::Version { .. } => Some("destroy the sandbox with the version that made it, or reap it"),
             _ => None,
         }
@@ -176,17 +192,26 @@ pub enum SpawnStage {
     Request,
 }
 
-impl std::fmt::Display for SpawnStage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Cwd => "working directory",
-            Self::Program => "program",
-            Self::Interpreter => "interpreter",
-            Self::User => "user",
-            Self::Process => "process",
-            Self::Terminal => "terminal",
-            Self::Request => "request",
-        })
+/// Why a command could not be started, in the words of whoever asked for it.
+fn not_started(what: &str, stage: SpawnStage, source: &io::Error) -> String {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, WouldBlock};
+    match (stage, source.kind()) {
+        (SpawnStage::Cwd, NotFound) => format!("there is no folder `{what}` in the sandbox"),
+        (SpawnStage::Cwd, NotADirectory) => format!("`{what}` in the sandbox is not a folder"),
+        (SpawnStage::Cwd, _) => format!("the folder `{what}` of the sandbox cannot be entered: {source}"),
+        (SpawnStage::Program, NotFound) => format!("there is no program `{what}` in the sandbox"),
+        (SpawnStage::Program, PermissionDenied | IsADirectory) => format!("`{what}` may not be executed"),
+        (SpawnStage::Program, _) => format!("`{what}` cannot be executed: {source}"),
+        (SpawnStage::Interpreter, _) => {
+            format!("`{what}` cannot be executed: the interpreter that its first line names is not there")
+        }
+        (SpawnStage::User, NotFound) => format!("there is no user `{what}` in the sandbox"),
+        (SpawnStage::User, _) => format!("commands cannot run as the user `{what}` in the sandbox"),
+        (SpawnStage::Process, WouldBlock) => {
+            format!("`{what}` cannot be started: the sandbox has as many processes as it may")
+        }
+        (SpawnStage::Terminal, _) => format!("a terminal for `{what}` cannot be made: {source}"),
+        (SpawnStage::Process | SpawnStage::Request, _) => format!("`{what}` cannot be started: {source}"),
     }
 }
 
@@ -206,7 +231,9 @@ impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
     }
 
     fn on(self, path: &std::path::Path) -> Result<T> {
-        self.map_err(|error| from_errno(error.into(), "file", &PathBuf::from(path).to_string_lossy()))
+        self.map_err(|error| {
+            from_errno(error.into(), "file or folder", &PathBuf::from(path).to_string_lossy())
+        })
     }
 }
 

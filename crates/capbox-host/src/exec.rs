@@ -246,12 +246,12 @@ impl Job {
     pub(crate) async fn start(guest: &Guest, request: ExecRequest) -> Result<Self> {
         let pipes = if request.pty.is_some() { None } else { Some(Pipes::new(request.stdin)?) };
         let stdin = request.stdin;
-        let (program, request) = encode(request, false)?;
+        let (named, request) = encode(request, false)?;
         let theirs: Vec<BorrowedFd<'_>> =
             pipes.iter().flat_map(|pipes| pipes.theirs.iter().map(AsFd::as_fd)).collect();
         let mut replies = guest.request(&request, &theirs).await?;
         drop(theirs);
-        let (id, mut fds) = started(guest, &mut replies, &program).await?;
+        let (id, mut fds) = started(guest, &mut replies, named).await?;
         let (input, stdout, stderr) = match pipes {
             Some(Pipes { ours, theirs }) => {
                 // While this process has them, the pipes do not end.
@@ -353,7 +353,7 @@ impl Job {
             match ready!(self.replies.poll_next(cx))? {
                 Some((Answer::Exited { exit }, _)) => self.exit = Some(exit.into()),
                 Some(_) => {}
-                None => return Poll::Ready(Err(Error::Gone { id: self.replies.sandbox().to_owned() })),
+                None => return Poll::Ready(Err(self.replies.gone())),
             }
         }
         Poll::Ready(Ok(()))
@@ -363,7 +363,7 @@ impl Job {
     /// [`stderr`](Self::stderr) first, or use [`next`](Self::next) or [`collect`](Self::collect).
     pub async fn wait(&mut self) -> Result<Exit> {
         poll_fn(|cx| self.poll_exit(cx)).await?;
-        self.exit.clone().ok_or_else(|| Error::Gone { id: self.replies.sandbox().to_owned() })
+        self.exit.clone().ok_or_else(|| self.replies.gone())
     }
 
     /// Runs to the end and keeps up to `limit` bytes of each stream: its first half and its last.
@@ -733,33 +733,40 @@ impl Attachment {
 }
 
 pub(crate) async fn spawn(guest: &Guest, request: ExecRequest) -> Result<String> {
-    let (program, request) = encode(request, true)?;
+    let (named, request) = encode(request, true)?;
     let mut replies = guest.request(&request, &[]).await?;
-    Ok(started(guest, &mut replies, &program).await?.0)
+    Ok(started(guest, &mut replies, named).await?.0)
 }
 
-async fn started(guest: &Guest, replies: &mut Replies, program: &str) -> Result<(String, Vec<OwnedFd>)> {
+/// What messages name: each may be why a command cannot be started.
+struct Named {
+    program: String,
+    cwd: String,
+    user: String,
+}
+
+async fn started(guest: &Guest, replies: &mut Replies, named: Named) -> Result<(String, Vec<OwnedFd>)> {
+    let Named { program, cwd, user } = named;
     match replies.expect().await? {
         (Answer::Started { job }, fds) => Ok((text(&job), fds)),
-        (Answer::Failed { stage, errno }, _) => Err(Error::Spawn {
-            program: program.to_owned(),
-            stage: match stage {
-                Stage::Request => SpawnStage::Request,
-                Stage::Cwd => SpawnStage::Cwd,
-                Stage::Program => SpawnStage::Program,
-                Stage::Interpreter => SpawnStage::Interpreter,
-                Stage::User => SpawnStage::User,
-                Stage::Process => SpawnStage::Process,
-                Stage::Terminal => SpawnStage::Terminal,
-            },
-            source: io::Error::from_raw_os_error(errno),
-        }),
+        (Answer::Failed { stage, errno }, _) => {
+            let (what, stage) = match stage {
+                Stage::Request => (program, SpawnStage::Request),
+                Stage::Cwd => (cwd, SpawnStage::Cwd),
+                Stage::Program => (program, SpawnStage::Program),
+                Stage::Interpreter => (program, SpawnStage::Interpreter),
+                Stage::User => (user, SpawnStage::User),
+                Stage::Process => (program, SpawnStage::Process),
+                Stage::Terminal => (program, SpawnStage::Terminal),
+            };
+            Err(Error::Spawn { what, stage, source: io::Error::from_raw_os_error(errno) })
+        }
         (other, _) => Err(guest.unexpected(&other)),
     }
 }
 
-/// The request's first word for messages, and the request for the guest.
-fn encode(request: ExecRequest, background: bool) -> Result<(String, Request)> {
+/// What messages about the request name, and the request for the guest.
+fn encode(request: ExecRequest, background: bool) -> Result<(Named, Request)> {
     let ExecRequest { argv, mut env, cwd, user, timeout, stdin, pty, retain } = request;
     let invalid = |name, reason: &str| Err(Error::InvalidArgument { name, reason: reason.to_owned() });
     let Some(program) = argv.first() else { return invalid("command", "give at least a program") };
@@ -778,6 +785,11 @@ fn encode(request: ExecRequest, background: bool) -> Result<(String, Request)> {
     if pty.is_some() && !env.iter().any(|(name, _)| name == "TERM") {
         env.push(("TERM".into(), "xterm-256color".into()));
     }
+    let named = Named {
+        program: program.to_string_lossy().into_owned(),
+        cwd: cwd.as_ref().map_or_else(|| ".".to_owned(), |cwd| cwd.to_string_lossy().into_owned()),
+        user: user.clone().unwrap_or_default(),
+    };
     let exec = proto::Exec {
         argv: argv.iter().map(|word| word.as_bytes().into()).collect(),
         env: env.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect(),
@@ -789,7 +801,7 @@ fn encode(request: ExecRequest, background: bool) -> Result<(String, Request)> {
         pty: pty.map(PtySize::checked).transpose()?,
         retain,
     };
-    Ok((program.to_string_lossy().into_owned(), Request::Exec { exec }))
+    Ok((named, Request::Exec { exec }))
 }
 
 /// Refuses what is no variable: it would be lost on the way, or become another one.

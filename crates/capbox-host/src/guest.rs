@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use capbox_guest::proto::{self, Bytes, Event, Refusal, Request};
 use tokio::io::Interest;
@@ -12,7 +12,7 @@ use crate::exec::{Attachment, ExecRequest, Job, JobInfo, PtySize};
 use crate::files::Files;
 use crate::host::millis;
 use crate::launch::Ids;
-use crate::socket::{self, Answer, Replies};
+use crate::socket::{self, Answer, Identity, Replies};
 use crate::watch::Watch;
 
 /// A sandbox, by a connection to its guest. Cheap to clone.
@@ -23,7 +23,7 @@ pub struct Guest(Arc<Connection>);
 
 #[derive(Debug)]
 struct Connection {
-    id: Arc<str>,
+    sandbox: Arc<Identity>,
     /// Only ever sent on.
     control: OwnedFd,
     ids: Ids,
@@ -58,19 +58,24 @@ pub struct Info {
 }
 
 impl Guest {
-    pub(crate) fn new(id: Arc<str>, control: OwnedFd, ids: Ids) -> Self {
-        Self(Arc::new(Connection { id, control, ids }))
+    pub(crate) fn new(sandbox: Arc<Identity>, control: OwnedFd, ids: Ids) -> Self {
+        Self(Arc::new(Connection { sandbox, control, ids }))
     }
 
     /// The sandbox's id.
     pub fn id(&self) -> &str {
-        &self.0.id
+        &self.0.sandbox.id
     }
 
     /// What the sandbox says about itself.
     pub async fn info(&self) -> Result<Info> {
+        let asked = Instant::now();
         match self.ask(Request::Info).await? {
-            (Event::Info { info }, _) => Ok(Info::from(info)),
+            (Event::Info { info }, _) => {
+                let info = Info::from(info);
+                self.0.sandbox.lives(asked, info.ttl_left);
+                Ok(info)
+            }
             (other, _) => Err(self.unexpected(&other)),
         }
     }
@@ -146,7 +151,10 @@ impl Guest {
             let reason = "use more than zero, or none for no end".into();
             return Err(Error::InvalidArgument { name: "ttl", reason });
         }
-        self.order(Request::Ttl { ttl: ttl.map_or(0, millis) }, "").await
+        let asked = Instant::now();
+        self.order(Request::Ttl { ttl: ttl.map_or(0, millis) }, "").await?;
+        self.0.sandbox.lives(asked, ttl);
+        Ok(())
     }
 
     /// A channel to the sandbox's files, independent of this connection: it does not keep the sandbox alive.
@@ -157,7 +165,7 @@ impl Guest {
                 let channel = replies.into_fd();
                 // Its calls block.
                 rustix::io::ioctl_fionbio(&channel, false).context(|| "set up a file channel".into())?;
-                Ok(Files::new(channel, self.0.id.clone(), self.0.ids))
+                Ok(Files::new(channel, self.0.sandbox.clone(), self.0.ids))
             }
             (other, _) => Err(self.unexpected(&other)),
         }
@@ -186,7 +194,7 @@ impl Guest {
         let (ours, theirs) = socket::pair().context(|| "make a reply socket".into())?;
         let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(fds.iter().copied()).collect();
         self.send(&request.encode(), &fds).await?;
-        Replies::new(ours, self.0.id.clone())
+        Replies::new(ours, self.0.sandbox.clone())
     }
 
     async fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
@@ -194,7 +202,7 @@ impl Guest {
             match socket::send(self.0.control.as_fd(), message, fds) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) if is_gone(&error) => return Err(Error::Gone { id: self.0.id.to_string() }),
+                Err(error) if is_gone(&error) => return Err(self.0.sandbox.gone()),
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
                     return Err(Error::InvalidArgument { name: "request", reason: error.to_string() });
                 }
@@ -221,14 +229,14 @@ impl Guest {
 
     pub(crate) fn refused(refusal: Refusal, job: &str) -> Error {
         match refusal {
-            Refusal::NotFound => Error::NotFound { what: "job", name: job.to_owned() },
+            Refusal::NotFound => Error::NotFound { what: "process", name: job.to_owned() },
             Refusal::Ended => Error::Ended { id: job.to_owned() },
             // A sandbox of this machine is told what it is for before it can be found.
             Refusal::Invalid | Refusal::Unbooted => {
                 Error::InvalidArgument { name: "request", reason: "the guest does not accept it".into() }
             }
             Refusal::Unsupported => Error::Unsupported {
-                what: format!("this for job `{job}`"),
+                what: format!("the standard input or terminal of the process `{job}`"),
                 hint: "start it in the background, with the standard input or terminal that is needed".into(),
             },
             Refusal::Busy => Error::Unsupported {
@@ -243,7 +251,7 @@ impl Guest {
             return Self::refused(*refusal, "");
         }
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "unexpected answer");
-        Error::Io { what: format!("understand sandbox `{}`", self.0.id), source }
+        Error::Io { what: format!("understand sandbox `{}`", self.id()), source }
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use capbox_guest::proto::{self, Boot, Bytes, Event, Request};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -14,7 +14,7 @@ use crate::error::{Context, Error, Result};
 use crate::guest::{Guest, Info};
 use crate::launch::{self, Ids};
 use crate::mount::{self, Prepared};
-use crate::socket::{self, Replies};
+use crate::socket::{self, Identity, Replies};
 use crate::state::{self, State};
 
 /// How to open the host.
@@ -175,18 +175,19 @@ impl Host {
     }
 
     async fn launch_once(&self, boot: &Boot, mounts: &[OwnedFd]) -> Result<Guest> {
-        let id: Arc<str> = String::from_utf8_lossy(&boot.id).into();
-        let mut owner = Replies::new(launch::start(self.0.state.ids)?, id.clone())?;
+        let ttl = (boot.ttl > 0).then(|| Duration::from_millis(boot.ttl));
+        let sandbox = Identity::new(String::from_utf8_lossy(&boot.id), Instant::now(), ttl);
+        let mut owner = Replies::new(launch::start(self.0.state.ids)?, sandbox.clone())?;
         let fds: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
         let message = Request::Boot { boot: boot.clone() }.encode();
         let lost = |source| launch::failed("give the guest its orders", source);
         socket::send(owner.as_fd(), &message, &fds).map_err(lost)?;
         match owner.next().await? {
-            Some((Event::Ready, _)) => Ok(Guest::new(id, owner.into_fd(), self.0.state.ids)),
+            Some((Event::Ready, _)) => Ok(Guest::new(sandbox, owner.into_fd(), self.0.state.ids)),
             Some((Event::BootFailed { step, errno }, _)) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 if &*step == b"claim the id" && source.kind() == std::io::ErrorKind::AlreadyExists {
-                    return Err(Error::AlreadyExists { what: "sandbox", name: id.to_string() });
+                    return Err(Error::AlreadyExists { what: "sandbox", name: sandbox.id.clone() });
                 }
                 Err(launch::failed(&String::from_utf8_lossy(&step), source))
             }
@@ -310,7 +311,8 @@ impl Host {
                 what: format!("connect to sandbox `{id}`: it is another user's"),
             });
         }
-        Ok(Guest::new(id.into(), connection, self.0.state.ids))
+        // How long it lives is told when it says what it is.
+        Ok(Guest::new(Identity::new(id, Instant::now(), None), connection, self.0.state.ids))
     }
 
     /// All sandboxes that live, of this user and state folder.

@@ -56,14 +56,20 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
     for mount in mounts {
         let Mount { source, target, read_only, unprotected } = mount;
         check_target(target)?;
-        let source = fs::canonicalize(source).on(source)?;
+        let invalid = |reason| Err(Error::InvalidArgument { name: "mount source", reason });
+        let shown = source.display();
+        let source = match fs::canonicalize(source) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return invalid(format!("there is no folder `{shown}` on this machine"));
+            }
+            other => other.on(source)?,
+        };
         let meta = fs::metadata(&source).on(&source)?;
         if !meta.is_dir() {
-            return Err(Error::NotADirectory { path: source.display().to_string() });
+            return invalid(format!("`{shown}` is not a folder; mount the folder that it is in"));
         }
         if source.starts_with(state) {
-            let reason = format!("`{}` is in the folder that keeps sandboxes apart", source.display());
-            return Err(Error::InvalidArgument { name: "mount source", reason });
+            return invalid(format!("`{shown}` is in the folder that keeps sandboxes apart"));
         }
         let mut wire = proto::Mount {
             target: bytes(target).into(),
@@ -142,7 +148,7 @@ fn clone_for_range(source: &Path, meta: &fs::Metadata, base: u32, read_only: boo
         Err(_) if read_only => Ok(tree),
         Err(errno) => Err(Error::Unsupported {
             what: format!(
-                "a mount of `{}` that can be written: its file system, or one mounted below, cannot map ids ({})",
+                "a mount of `{}` that can be written (its file system, or one mounted below, cannot map ids: {})",
                 source.display(),
                 os_error(errno)
             ),

@@ -3,7 +3,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use capbox_guest::proto::{self, Event, Malformed};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -130,17 +131,46 @@ pub(crate) type Answer = (Event, Vec<OwnedFd>);
 /// Room for what most requests are answered with.
 const SMALL_PACKET: usize = 1024;
 
+/// A sandbox, for messages.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: String,
+    /// When its time to live is up; no later than by the guest's own count.
+    deadline: Mutex<Option<Instant>>,
+}
+
+impl Identity {
+    /// A sandbox that lives for `ttl` from `since` on.
+    pub(crate) fn new(id: impl Into<String>, since: Instant, ttl: Option<Duration>) -> Arc<Self> {
+        let identity = Self { id: id.into(), deadline: Mutex::new(None) };
+        identity.lives(since, ttl);
+        Arc::new(identity)
+    }
+
+    /// It lives for `ttl` from `since` on.
+    pub(crate) fn lives(&self, since: Instant, ttl: Option<Duration>) {
+        let deadline = ttl.and_then(|ttl| since.checked_add(ttl));
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+    }
+
+    /// It is gone.
+    pub(crate) fn gone(&self) -> Error {
+        let deadline = *self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        Error::Gone { id: self.id.clone(), time_up: deadline.is_some_and(|at| at <= Instant::now()) }
+    }
+}
+
 /// The private socket on which a request is answered. Dropping it tells the guest that nobody listens any more.
 #[derive(Debug)]
 pub(crate) struct Replies {
     socket: AsyncFd<OwnedFd>,
-    sandbox: std::sync::Arc<str>,
+    sandbox: Arc<Identity>,
     buffer: Vec<u8>,
 }
 
 impl Replies {
     /// For answers of a few hundred bytes.
-    pub(crate) fn new(socket: OwnedFd, sandbox: std::sync::Arc<str>) -> Result<Self> {
+    pub(crate) fn new(socket: OwnedFd, sandbox: Arc<Identity>) -> Result<Self> {
         let socket = register(socket, Interest::READABLE)?;
         Ok(Self { socket, sandbox, buffer: vec![0; SMALL_PACKET] })
     }
@@ -151,8 +181,9 @@ impl Replies {
         self
     }
 
-    pub(crate) fn sandbox(&self) -> &str {
-        &self.sandbox
+    /// The sandbox is gone.
+    pub(crate) fn gone(&self) -> Error {
+        self.sandbox.gone()
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -184,7 +215,7 @@ impl Replies {
             };
             return Poll::Ready(match received.context(|| "receive from the guest".into())? {
                 None => Ok(None),
-                Some((event, fds)) => understood(event, &self.sandbox).map(|event| Some((event, fds))),
+                Some((event, fds)) => understood(event, &self.sandbox.id).map(|event| Some((event, fds))),
             });
         }
     }
@@ -192,7 +223,7 @@ impl Replies {
     /// The next answer, without which the sandbox must be gone.
     pub(crate) async fn expect(&mut self) -> Result<Answer> {
         let answer = self.next().await?;
-        answer.ok_or_else(|| Error::Gone { id: self.sandbox.to_string() })
+        answer.ok_or_else(|| self.gone())
     }
 }
 

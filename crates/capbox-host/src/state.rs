@@ -48,12 +48,17 @@ impl State {
             Some(path) => path.to_owned(),
             None => default_root()?,
         };
+        let unusable = |reason: String| Error::State { path: root.display().to_string(), reason };
         // By its real name, since mounts are compared with it. Whose folder a link leads to is checked below.
-        fs::create_dir_all(&root).on(&root)?;
-        let root = fs::canonicalize(&root).on(&root)?;
-        private_folder(&root, None)?;
+        fs::create_dir_all(&root).map_err(|error| unusable(error.to_string()))?;
+        let root = fs::canonicalize(&root).map_err(|error| unusable(error.to_string()))?;
         let sandboxes = root.join("sandboxes");
-        private_folder(&sandboxes, Some(ids))?;
+        for (folder, owner) in [(&root, None), (&sandboxes, Some(ids))] {
+            private_folder(folder, owner).map_err(|error| match error {
+                Error::State { .. } => error,
+                other => unusable(other.to_string()),
+            })?;
+        }
         let system = system_folders();
         let skeleton = skeleton(&root, ids, &system)?;
         Ok(Self { root, sandboxes, skeleton, system, ids })
@@ -106,12 +111,18 @@ impl State {
 fn default_root() -> Result<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = from("CAPBOX_STATE_DIR") {
+        // Else the sandboxes that there are would depend on where the caller stands.
+        if !path.is_absolute() {
+            let reason = "`CAPBOX_STATE_DIR` is not an absolute path".into();
+            return Err(Error::State { path: path.display().to_string(), reason });
+        }
         return Ok(path);
     }
     if rustix::process::geteuid().is_root() {
         return Ok("/var/lib/capbox".into());
     }
     from("XDG_STATE_HOME")
+        .filter(|folder| folder.is_absolute())
         .or_else(|| from("HOME").map(|home| home.join(".local/state")))
         .map(|folder| folder.join("capbox"))
         .ok_or_else(|| Error::InvalidArgument {
@@ -165,8 +176,12 @@ fn private_folder(path: &Path, ids: Option<Ids>) -> Result<()> {
         Some(Ids::Range { base }) => base,
         _ => me,
     };
-    if !meta.is_dir() || ![me, owner].contains(&meta.uid()) {
-        return Err(Error::Permission { what: format!("use `{}`: it is not yours", path.display()) });
+    let unusable = |reason: &str| Error::State { path: path.display().to_string(), reason: reason.into() };
+    if !meta.is_dir() {
+        return Err(unusable("it is not a folder"));
+    }
+    if ![me, owner].contains(&meta.uid()) {
+        return Err(unusable("it belongs to another user"));
     }
     if meta.permissions().mode() & 0o7777 != 0o700 {
         fs::set_permissions(path, Permissions::from_mode(0o700)).on(path)?;

@@ -138,7 +138,9 @@ impl Connect for Local {
 
 fn info(info: capbox_host::Info) -> SandboxInfo {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let mut sandbox = SandboxInfo::running(info.id);
+    let mut sandbox = SandboxInfo::running(&info.id);
+    // A name is the id; without one the id says so.
+    sandbox.name = (!info.id.starts_with("sb-")).then_some(info.id);
     sandbox.created = Some(info.created);
     sandbox.ttl_left = info.ttl_left;
     sandbox.detached = !info.owned;

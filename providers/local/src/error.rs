@@ -1,7 +1,5 @@
 //! Failures of the host library, as the one error.
 
-use std::path::Path;
-
 use capbox_core::provider::{Admitted, Error, ErrorKind};
 use capbox_host::{Error as HostError, SpawnStage};
 
@@ -13,7 +11,9 @@ pub(crate) fn from_host(error: HostError) -> Error {
         HostError::NotADirectory { .. } => ErrorKind::NotADirectory,
         HostError::IsADirectory { .. } => ErrorKind::IsADirectory,
         HostError::NotRegular { .. } => ErrorKind::NotARegularFile,
-        HostError::Permission { .. } | HostError::OutsideSandbox { .. } => ErrorKind::PermissionDenied,
+        HostError::Permission { .. } | HostError::OutsideSandbox { .. } | HostError::State { .. } => {
+            ErrorKind::PermissionDenied
+        }
         HostError::NoSpace { .. } => ErrorKind::StorageFull,
         HostError::Gone { .. } => ErrorKind::SandboxGone,
         HostError::Ended { .. } | HostError::NotEmpty { .. } | HostError::Version { .. } => {
@@ -34,17 +34,6 @@ pub(crate) fn from_host(error: HostError) -> Error {
     match hint {
         Some(hint) => mapped.with_hint(hint),
         None => mapped,
-    }
-}
-
-/// The same for a command that was to start in `cwd`, which a failure to enter it names.
-pub(crate) fn from_spawn(error: HostError, cwd: Option<&Path>) -> Error {
-    match (&error, cwd) {
-        (HostError::Spawn { stage: SpawnStage::Cwd, source, .. }, Some(cwd)) => {
-            let message = format!("enter the folder `{}`: {source}", cwd.display());
-            Error::new(ErrorKind::BadWorkingDirectory, message).with_source(error)
-        }
-        _ => from_host(error),
     }
 }
 

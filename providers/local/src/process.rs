@@ -9,13 +9,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use capbox_core::provider::*;
-use capbox_host::{
-    Attachment, Cause, ExecRequest, Guest, Input as HostInput, Job, JobInfo, PtySize, Terminal,
-};
+use capbox_host::{Attachment, Cause, Guest, Input as HostInput, Job, JobInfo, PtySize, Terminal};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::client::Exec;
-use crate::error::{from_host, from_spawn};
+use crate::error::from_host;
 use crate::session::Session;
 
 #[async_trait]
@@ -23,7 +21,7 @@ impl Run<Exec> for Session {
     async fn run(&self, body: Exec) -> Result<Output> {
         let start = Instant::now();
         let Exec { request, input, max_output } = body;
-        let mut job = self.start(request).await?;
+        let mut job = self.guest.exec(request).await.map_err(from_host)?;
         let feed = feed(job.stdin.take(), input);
         let events: Box<dyn Events> = Box::new(Foreground { job });
         // Fed and drained at once: a command may print before it reads, and read before it prints.
@@ -45,7 +43,7 @@ async fn feed(stdin: Option<HostInput>, input: Bytes) {
 impl Streaming<Exec> for Session {
     async fn spawn(&self, body: Exec) -> Result<Spawned> {
         let Exec { request, input, max_output: _ } = body;
-        let mut job = self.start(request).await?;
+        let mut job = self.guest.exec(request).await.map_err(from_host)?;
         let id = ProcessId::new(job.id());
         let stdin = job.stdin.take();
         let stdin = if input.is_empty() {
@@ -63,8 +61,7 @@ impl Background<Exec> for Session {
     async fn spawn_background(&self, body: Exec) -> Result<ProcessId> {
         let Exec { request, input, max_output: _ } = body;
         let fed = request.stdin && !input.is_empty();
-        let cwd = request.cwd.clone();
-        let id = self.guest.spawn(request).await.map_err(|error| from_spawn(error, cwd.as_deref()))?;
+        let id = self.guest.spawn(request).await.map_err(from_host)?;
         if fed {
             let mut attached = self.guest.attach(&id, 0, true).await.map_err(from_host)?;
             feed(attached.input.take(), input).await;
@@ -79,7 +76,7 @@ impl Pty<Exec> for Session {
     async fn open(&self, body: Exec, size: TerminalSize) -> Result<Spawned> {
         let Exec { mut request, input, max_output: _ } = body;
         request.pty = Some(PtySize { rows: size.rows, columns: size.cols });
-        let mut job = self.start(request).await?;
+        let mut job = self.guest.exec(request).await.map_err(from_host)?;
         let id = ProcessId::new(job.id());
         if let Some(terminal) = job.terminal() {
             self.terminals.insert(&id, terminal);
@@ -153,12 +150,6 @@ impl ExecList for Session {
 }
 
 impl Session {
-    /// Start a foreground job, naming in a failure what was asked for.
-    async fn start(&self, request: ExecRequest) -> Result<Job> {
-        let cwd = request.cwd.clone();
-        self.guest.exec(request).await.map_err(|error| from_spawn(error, cwd.as_deref()))
-    }
-
     /// The position at which the output of a background job ends now.
     async fn printed(&self, process: &ProcessId) -> Result<u64> {
         let jobs = self.guest.ps().await.map_err(from_host)?;

@@ -14,31 +14,31 @@ capbox_core::table! { Local {
     Labels: Native;
     Env: Native;
     Ttl: Native;
-    OnTimeout: NotYet = "stop and pause are not adapted yet";
+    OnTimeout: NotYet = "stop and pause are not in capbox yet";
     SetTimeout: NotYet = "the guest can change its deadline; the row has no trait yet";
     IdleTimeout: NotYet = "activity is not counted yet";
-    OnIdle: NotYet = "stop and pause are not adapted yet";
+    OnIdle: NotYet = "stop and pause are not in capbox yet";
     Stop: NotYet = "the disk of a stopped sandbox is not kept yet";
-    Pause: NotYet = "the freezer is not adapted yet";
-    AutoResume: NotYet = "stop and pause are not adapted yet";
+    Pause: NotYet = "the freezer is not in capbox yet";
+    AutoResume: NotYet = "stop and pause are not in capbox yet";
     Resize: NotYet = "limits cannot be changed yet";
 
     // kind
-    Container: NotYet = "images are not adapted yet";
+    Container: NotYet = "images are not in capbox yet";
     Vm: No = "a sandbox is a set of namespaces, not a machine";
 
     // source
     ImageName: No = "there is no registry client; load an archive instead";
-    ImageArchive: NotYet = "images are not adapted yet";
-    ImageContext: NotYet = "images are not adapted yet";
-    PrepareImage: NotYet = "images are not adapted yet";
+    ImageArchive: NotYet = "images are not in capbox yet";
+    ImageContext: NotYet = "images are not in capbox yet";
+    PrepareImage: NotYet = "images are not in capbox yet";
     Template: No = "there are no templates of the provider's own";
-    FromSnapshot: NotYet = "snapshots are not adapted yet";
+    FromSnapshot: NotYet = "snapshots are not in capbox yet";
 
     // compute
-    Cpu: NotYet = "control groups are not adapted yet";
-    Memory: NotYet = "control groups are not adapted yet";
-    Disk: NotYet = "quotas are not adapted yet";
+    Cpu: NotYet = "control groups are not in capbox yet";
+    Memory: NotYet = "control groups are not in capbox yet";
+    Disk: NotYet = "quotas are not in capbox yet";
     Processes: Native;
     Gpu: No = "devices of the host are not passed in";
     Region: No = "there is one place: this machine";
@@ -75,45 +75,45 @@ capbox_core::table! { Local {
     FilesMount: Native;
 
     // code
-    CodeInterpreter: NotYet = "interpreters are not adapted yet";
-    StatefulKernel: NotYet = "interpreters are not adapted yet";
-    RichOutput: NotYet = "interpreters are not adapted yet";
-    Interrupt: NotYet = "interpreters are not adapted yet";
+    CodeInterpreter: NotYet = "interpreters are not in capbox yet";
+    StatefulKernel: NotYet = "interpreters are not in capbox yet";
+    RichOutput: NotYet = "interpreters are not in capbox yet";
+    Interrupt: NotYet = "interpreters are not in capbox yet";
 
     // network
-    Ports: NotYet = "ports are not adapted yet";
-    ExposePort: NotYet = "ports are not adapted yet";
-    ExposeTcp: NotYet = "ports are not adapted yet";
-    PublicPreview: NotYet = "ports are not adapted yet";
-    PrivatePreview: NotYet = "ports are not adapted yet";
-    EgressOpen: NotYet = "the way out is not adapted yet; a sandbox reaches only itself";
+    Ports: NotYet = "ports are not in capbox yet";
+    ExposePort: NotYet = "ports are not in capbox yet";
+    ExposeTcp: NotYet = "ports are not in capbox yet";
+    PublicPreview: NotYet = "ports are not in capbox yet";
+    PrivatePreview: NotYet = "ports are not in capbox yet";
+    EgressOpen: NotYet = "the way out is not in capbox yet; a sandbox reaches only itself";
     EgressControl: Native;
-    EgressCidr: NotYet = "the way out is not adapted yet; a sandbox reaches only itself";
-    EgressHost: NotYet = "the way out is not adapted yet; a sandbox reaches only itself";
-    EgressPort: NotYet = "the way out is not adapted yet; a sandbox reaches only itself";
-    EgressUpdate: NotYet = "the way out is not adapted yet; a sandbox reaches only itself";
+    EgressCidr: NotYet = "the way out is not in capbox yet; a sandbox reaches only itself";
+    EgressHost: NotYet = "the way out is not in capbox yet; a sandbox reaches only itself";
+    EgressPort: NotYet = "the way out is not in capbox yet; a sandbox reaches only itself";
+    EgressUpdate: NotYet = "the way out is not in capbox yet; a sandbox reaches only itself";
     Ssh: No = "there is no SSH server; use `exec.pty`";
-    ProxiedFetch: NotYet = "ports are not adapted yet";
-    PrivateNetwork: NotYet = "networks of sandboxes are not adapted yet";
+    ProxiedFetch: NotYet = "ports are not in capbox yet";
+    PrivateNetwork: NotYet = "networks of sandboxes are not in capbox yet";
 
     // snapshot
-    Snapshot: NotYet = "sealing the writable layer is not adapted yet";
-    SnapshotList: NotYet = "snapshots are not adapted yet";
+    Snapshot: NotYet = "sealing the writable layer is not in capbox yet";
+    SnapshotList: NotYet = "snapshots are not in capbox yet";
     MemorySnapshot: No = "the kernel has no such thing that works without root";
-    Fork: NotYet = "snapshots are not adapted yet";
+    Fork: NotYet = "snapshots are not in capbox yet";
     MemoryFork: No = "the kernel has no such thing that works without root";
 
     // volumes
-    Volumes: NotYet = "volumes are not adapted yet";
-    VolumesManage: NotYet = "volumes are not adapted yet";
-    VolumeSubPath: NotYet = "volumes are not adapted yet";
-    VolumeReadOnly: NotYet = "volumes are not adapted yet";
+    Volumes: NotYet = "volumes are not in capbox yet";
+    VolumesManage: NotYet = "volumes are not in capbox yet";
+    VolumeSubPath: NotYet = "volumes are not in capbox yet";
+    VolumeReadOnly: NotYet = "volumes are not in capbox yet";
 
     // secrets
     SecretsVault: No = "there is no store; keep secrets where this machine keeps them";
-    SecretInject: NotYet = "secrets are not adapted yet";
-    SecretBrokerHeader: NotYet = "the way out is not adapted yet";
-    SecretBrokerEnv: NotYet = "the way out is not adapted yet";
+    SecretInject: NotYet = "secrets are not in capbox yet";
+    SecretBrokerHeader: NotYet = "the way out is not in capbox yet";
+    SecretBrokerEnv: NotYet = "the way out is not in capbox yet";
 
     // tools, meta
     Git: NotYet = "to be emulated by `git` inside";

@@ -186,6 +186,7 @@ impl Machine {
 
     pub(crate) fn info(&self) -> SandboxInfo {
         let mut info = SandboxInfo::running(&self.id);
+        info.name.clone_from(&self.name);
         info.created = Some(self.created);
         info.ttl_left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         info.detached = self.detached.load(Ordering::Acquire);

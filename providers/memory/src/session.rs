@@ -47,8 +47,12 @@ impl Session {
     fn folder(&self, cwd: Option<SandboxPath>) -> Result<String> {
         let Some(cwd) = cwd else { return Ok(HOME.to_owned()) };
         let refuse = |why: Fault| {
-            let why = why.at(&cwd);
-            Error::new(ErrorKind::BadWorkingDirectory, format!("cannot start in {}", why.message()))
+            let message = match why {
+                Fault::NotFound => format!("there is no folder `{cwd}` in the sandbox"),
+                Fault::NotADirectory => format!("`{cwd}` in the sandbox is not a folder"),
+                _ => format!("the folder {} cannot be entered", why.at(&cwd).message()),
+            };
+            Error::new(ErrorKind::BadWorkingDirectory, message)
         };
         let node =
             self.machine.disk.node(&Route::new(cwd.as_bytes(), HOME.as_bytes()), true).map_err(refuse)?;

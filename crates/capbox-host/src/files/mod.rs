@@ -25,7 +25,7 @@ use rustix::fs::{AtFlags, Dir, FileType};
 use crate::error::{Context, Error, Result, from_errno};
 use crate::host::bytes;
 use crate::launch::{Ids, RANGE};
-use crate::socket;
+use crate::socket::{self, Identity};
 use crate::state::random_name;
 
 pub use copy::Copied;
@@ -43,7 +43,7 @@ const MOST_LINKS: u32 = 40;
 #[derive(Debug)]
 pub struct Files {
     channel: Mutex<Channel>,
-    sandbox: Arc<str>,
+    sandbox: Arc<Identity>,
     ids: Ids,
 }
 
@@ -143,7 +143,7 @@ pub struct WriteOptions {
 }
 
 impl Files {
-    pub(crate) fn new(channel: OwnedFd, sandbox: Arc<str>, ids: Ids) -> Self {
+    pub(crate) fn new(channel: OwnedFd, sandbox: Arc<Identity>, ids: Ids) -> Self {
         let channel = Channel { socket: channel, buffer: vec![0; proto::MAX_PACKET] };
         Self { channel: Mutex::new(channel), sandbox, ids }
     }
@@ -230,7 +230,7 @@ impl Files {
         }
         Err(from_errno(
             io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()),
-            "file",
+            "file or folder",
             &path.to_string_lossy(),
         ))
     }
@@ -300,7 +300,7 @@ impl Files {
         match self.order(to, &request) {
             Err(Error::NotFound { .. }) => {
                 self.stat(from, false)?;
-                Err(Error::NotFound { what: "file", name: to.display().to_string() })
+                Err(Error::NotFound { what: "file or folder", name: to.display().to_string() })
             }
             result => result,
         }
@@ -404,23 +404,24 @@ impl Files {
                 Error::InvalidArgument { name: "path", reason: "it is too long".into() }
             }
             io::ErrorKind::WouldBlock => Error::Io { what: "send a request".into(), source: error },
-            _ => Error::Gone { id: self.sandbox.to_string() },
+            _ => self.sandbox.gone(),
         })
     }
 
     fn receive(&self, channel: &mut Channel, path: &Path) -> Result<(FileReply, Option<OwnedFd>)> {
         let received = socket::receive(channel.socket.as_fd(), &mut channel.buffer)
             .context(|| "receive from the guest".into())?;
-        let gone = || Error::Gone { id: self.sandbox.to_string() };
-        let (packet, mut fds) = received.ok_or_else(gone)?;
+        let (packet, mut fds) = received.ok_or_else(|| self.sandbox.gone())?;
         match FileReply::decode(packet) {
-            Ok(FileReply::Failed { errno }) => {
-                Err(from_errno(io::Error::from_raw_os_error(errno), "file", &path.to_string_lossy()))
-            }
+            Ok(FileReply::Failed { errno }) => Err(from_errno(
+                io::Error::from_raw_os_error(errno),
+                "file or folder",
+                &path.to_string_lossy(),
+            )),
             Ok(FileReply::Outside) => Err(Error::OutsideSandbox { path: path.display().to_string() }),
             Ok(FileReply::Special { mode }) => Err(not_regular(path, Kind::from_mode(mode))),
             Ok(FileReply::Version { version: guest }) | Err(Malformed::Version(guest)) => {
-                Err(Error::Version { id: self.sandbox.to_string(), guest, host: proto::VERSION })
+                Err(Error::Version { id: self.sandbox.id.clone(), guest, host: proto::VERSION })
             }
             Ok(reply) => Ok((reply, fds.pop())),
             Err(_) => Err(self.unexpected()),
@@ -429,7 +430,7 @@ impl Files {
 
     fn unexpected(&self) -> Error {
         let source = io::Error::new(io::ErrorKind::InvalidData, "unexpected answer");
-        Error::Io { what: format!("understand sandbox `{}`", self.sandbox), source }
+        Error::Io { what: format!("understand sandbox `{}`", self.sandbox.id), source }
     }
 
     fn metadata(&self, stat: &rustix::fs::Stat) -> Metadata {
