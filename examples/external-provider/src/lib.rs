@@ -13,6 +13,18 @@ use std::time::{Duration, Instant};
 
 use capbox_core::provider::v1::*;
 
+/// What a registry knows of this provider: `Registry::builtin().with(PROVIDER).client("shelf://")`, with the
+/// registry of the crate `capbox`, opens it. Each client opened so has a store of its own.
+pub const PROVIDER: Provider = Provider {
+    id: "shelf",
+    tables: &[Shelf::ROWS],
+    open: |uri| {
+        uri.no_target()?;
+        uri.finish()?;
+        Ok(Client::new(Shelf::default()).into_any())
+    },
+};
+
 /// The provider: all clients of one store see the same sandboxes.
 #[derive(Clone, Debug, Default)]
 pub struct Shelf {
@@ -207,5 +219,17 @@ impl Connect for Shelf {
             })),
             None => Err(Error::new(ErrorKind::NotFound, format!("there is no sandbox `{id}`"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_opened_by_its_id() {
+        let open = |uri: &str| (PROVIDER.open)(uri.parse().expect("well-formed"));
+        assert_eq!(open("shelf://").expect("a client").provider(), "shelf");
+        assert!(open("shelf://target").is_err() && open("shelf://?key=1").is_err());
     }
 }
