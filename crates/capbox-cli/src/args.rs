@@ -11,7 +11,7 @@ use capbox::{Error, ErrorKind, Registry, Result};
 use clap::Args;
 
 /// Where sandboxes are, unless `--on` or `CAPBOX_ON` says otherwise.
-const DEFAULT_ON: &str = "local://";
+const DEFAULT_ON: &str = "local";
 
 /// For `create`, whose sandboxes are meant to stay for a while.
 pub(crate) const CREATE_TTL: Duration = Duration::from_hours(1);
@@ -19,7 +19,7 @@ pub(crate) const CREATE_TTL: Duration = Duration::from_hours(1);
 /// The provider.
 #[derive(Args)]
 pub(crate) struct On {
-    /// The provider, such as `local://` or `memory://` [env: `CAPBOX_ON`] [default: `local://`]
+    /// The provider: an id such as `local`, or a URI with what it takes [env: `CAPBOX_ON`] [default: `local`]
     #[arg(long, value_name = "URI")]
     on: Option<String>,
 }
@@ -40,11 +40,20 @@ impl On {
     /// The sandbox called `id`.
     pub(crate) async fn connect(&self, id: &str) -> Result<AnySandbox> {
         let client = self.client()?;
-        client.connect(id).await.map_err(|error| match (error.kind(), error.hint()) {
-            (ErrorKind::NotFound, None) => error.with_hint("`capbox ps` lists the sandboxes"),
-            _ => error,
-        })
+        client.connect(id).await.map_err(|error| or_hint(error, ErrorKind::NotFound, || LISTED.to_owned()))
     }
+}
+
+/// What to do where a sandbox is not found.
+pub(crate) const LISTED: &str = "`capbox ps` lists the sandboxes";
+
+/// What to do where a process of the sandbox `id` is not found.
+pub(crate) fn listed_in(id: &str) -> impl Fn(Error) -> Error {
+    move |error| or_hint(error, ErrorKind::NotFound, || format!("`capbox ps {id}` lists its processes"))
+}
+
+fn or_hint(error: Error, kind: ErrorKind, hint: impl FnOnce() -> String) -> Error {
+    if error.kind() == kind && error.hint().is_none() { error.with_hint(hint()) } else { error }
 }
 
 /// What a new sandbox is asked to be.
@@ -59,13 +68,13 @@ pub(crate) struct SpecArgs {
     /// What may be reached: `deny` (the default), `open`, or `HOST[:PORT]` and `CIDR[:PORT]` joined by commas
     #[arg(long, value_name = "POLICY", value_parser = network)]
     net: Option<Network>,
-    /// The most CPUs; may be a fraction
+    /// The most CPUs, may be a fraction; refused by providers that cannot limit them, as `capbox caps` tells
     #[arg(long, value_name = "N", value_parser = cpus, allow_hyphen_values = true)]
     cpus: Option<f64>,
-    /// The most memory: `512M`, `2G`
+    /// The most memory: `512M`, `2G`; refused by providers that cannot limit it
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     memory: Option<u64>,
-    /// The most disk
+    /// The most disk; refused by providers that cannot limit it
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     disk: Option<u64>,
     /// The most processes and threads at a time
@@ -217,9 +226,24 @@ impl Place {
     /// Read `ID:PATH`, or say what is wrong.
     pub(crate) fn required(text: &OsStr) -> Result<Self> {
         Self::of(text).ok_or_else(|| {
+            let shown = text.display();
+            if !text.is_empty() && !text.as_bytes().iter().any(|byte| matches!(byte, b':' | b'/')) {
+                let message = format!("`{shown}` has no `:`, so it names no path of a sandbox");
+                return Error::invalid_argument("ID:PATH", message).with_hint(format!(
+                    "write `{shown}:PATH`; `{shown}:` alone is the default folder of `{shown}`"
+                ));
+            }
             Error::invalid_argument("ID:PATH", format!("`{}` names no sandbox", text.display()))
                 .with_hint("write the sandbox's id, `:` and a path inside, such as `ID:/tmp/note`")
         })
+    }
+
+    /// The same, where no path is the sandbox's default folder.
+    pub(crate) fn or_default_folder(mut self) -> Self {
+        if self.path.as_bytes().is_empty() {
+            self.path = SandboxPath::from(".");
+        }
+        self
     }
 }
 
@@ -228,23 +252,36 @@ pub(crate) fn sandbox_path(path: &OsStr) -> SandboxPath {
     SandboxPath::from_bytes(path.as_bytes())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    spec::parse_duration(text).map_err(|error| without_name(&error))
+fn duration(text: &str) -> Result<Duration> {
+    spec::parse_duration(text)
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    spec::parse_size(text).map_err(|error| without_name(&error))
+fn size(text: &str) -> Result<u64> {
+    spec::parse_size(text)
 }
 
-fn network(text: &str) -> Result<Network, String> {
-    text.parse().map_err(|error| without_name(&error))
+fn network(text: &str) -> Result<Network> {
+    text.parse()
 }
 
-fn mount(text: &str) -> Result<Mount, String> {
-    let mut mount: Mount = text.parse().map_err(|error| without_name(&error))?;
-    mount.source = std::path::absolute(&mount.source)
-        .map_err(|error| format!("`{}`: {error}", mount.source.display()))?;
-    Ok(mount)
+/// A mount, whose folder is looked for here already: the provider's message could not name the option.
+fn mount(text: &str) -> Result<Mount> {
+    let mut mount: Mount = text.parse()?;
+    let wrong = |what: String| Error::invalid_argument("mount", what);
+    let source = mount.source.display().to_string();
+    mount.source =
+        std::path::absolute(&mount.source).map_err(|error| wrong(format!("`{source}`: {error}")))?;
+    match std::fs::metadata(&mount.source) {
+        Ok(found) if !found.is_dir() => {
+            Err(wrong(format!("`{source}` is not a folder, and only folders can be mounted"))
+                .with_hint("mount the folder that it is in"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(wrong(format!("there is no folder `{source}` on this machine")))
+        }
+        // What cannot be looked at may still be mounted.
+        Ok(_) | Err(_) => Ok(mount),
+    }
 }
 
 fn cpus(text: &str) -> Result<f64, String> {
@@ -262,11 +299,8 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
 }
 
 /// The message without the library's name for the argument: the command line has its own.
-fn without_name(error: &Error) -> String {
-    match error.message().split_once("`: ") {
-        Some((_, rest)) => rest.to_owned(),
-        None => error.message().to_owned(),
-    }
+pub(crate) fn without_name(error: &Error) -> &str {
+    error.message().split_once("`: ").map_or(error.message(), |(_, rest)| rest)
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use capbox::api::Signal;
-use capbox::{Error, ErrorKind, Registry};
+use capbox::capability::{NotSupported, Refusal};
+use capbox::error::Admitted;
+use capbox::{Capability, Error, ErrorKind, Registry};
 use clap::error::{ContextKind, ContextValue};
 
-use crate::text;
+use crate::{args, habits, json, text};
 
 /// The exit code of a failure of capbox itself.
 pub(crate) const OWN_FAILURE: u8 = 125;
@@ -48,14 +50,22 @@ impl From<io::Error> for Failure {
 pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(code) | Err(Failure::Told(code)) => code.into(),
-        Err(Failure::Error(error)) => {
-            tell(&error);
-            code_of(&error).into()
-        }
+        Err(Failure::Error(error)) => fail(&error),
         Err(Failure::Signal(signal)) => ended_by(signal.number()).into(),
         // As for a program that knows nothing of the matter, and is ended by SIGPIPE.
         Err(Failure::OutputClosed) => ended_by(13).into(),
     }
+}
+
+/// Tell an error on stderr, and where a document is asked for on stdout, and give the exit code.
+fn fail(error: &Error) -> ExitCode {
+    let code = code_of(error);
+    if let Some(command) = habits::asks_for_json() {
+        // Nobody may be left to read it.
+        let _ = json::print_failure(&command, error, code);
+    }
+    tell(error);
+    code.into()
 }
 
 /// The exit code for an error: as in a shell where the program could not be started.
@@ -71,27 +81,92 @@ fn ended_by(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(OWN_FAILURE)
 }
 
-/// Print an error and what to do about it.
+/// Print an error: what failed and where, whether it may have been done, and what to do about it.
 pub(crate) fn tell(error: &Error) {
-    error_line(error);
+    error_line(message_of(error));
+    let unknown = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::ConnectionLost)
+        && error.admitted() == Admitted::Unknown;
+    if unknown {
+        note("it may have been done all the same");
+    }
     if let Some(hint) = hint_of(error) {
         hint_line(hint);
     }
 }
 
+/// What failed, in the words of the command line: options by their names here, no rows, no stages.
+pub(crate) fn message_of(error: &Error) -> String {
+    let message = error.message();
+    if let Some(refusal) = error.refusal() {
+        let NotSupported { provider, capability, reason, refusal, .. } = refusal;
+        return match (option_of(capability), refusal) {
+            (Some(option), Refusal::ProviderLacks) => {
+                format!("`{option}` is not supported by `{provider}`: {reason}")
+            }
+            (Some(option), Refusal::NotAdapted) => {
+                format!("`{option}` cannot be used with `{provider}` yet: {reason}")
+            }
+            (Some(option), Refusal::Unavailable) => {
+                format!("`{option}` cannot be used with `{provider}` here: {reason}")
+            }
+            (_, Refusal::Withheld) | (None, _) => message.to_owned(),
+        };
+    }
+    match error.provider() {
+        Some(provider) if error.kind() != ErrorKind::InvalidArgument => {
+            format!("{message} (on `{provider}`)")
+        }
+        _ => message.to_owned(),
+    }
+}
+
 /// The error's own hint; for what is not supported also who supports it.
 pub(crate) fn hint_of(error: &Error) -> Option<String> {
+    let own = error.hint().map(str::to_owned).or_else(|| {
+        (error.kind() == ErrorKind::SandboxGone)
+            .then(|| "where its time was up, give it more with `--ttl`".to_owned())
+    });
     let elsewhere = error.refusal().and_then(|refusal| {
         let mut others = Registry::builtin().alternatives(refusal.capability);
         others.retain(|id| *id != refusal.provider);
-        (!others.is_empty())
-            .then(|| format!("`{}` is supported by `{}`", refusal.capability, others.join("`, `")))
+        let what = option_of(refusal.capability).unwrap_or(refusal.capability.as_str());
+        (!others.is_empty()).then(|| format!("`{what}` is supported by `{}`", others.join("`, `")))
     });
-    match (error.hint(), elsewhere) {
+    match (own, elsewhere) {
         (Some(hint), Some(elsewhere)) => Some(format!("{hint}; {elsewhere}")),
-        (Some(hint), None) => Some(hint.to_owned()),
-        (None, elsewhere) => elsewhere,
+        (own, elsewhere) => own.or(elsewhere),
     }
+}
+
+/// The option by which a row is asked for here.
+fn option_of(capability: Capability) -> Option<&'static str> {
+    const OPTIONS: &[(Capability, &str)] = &[
+        (Capability::Template, "--template"),
+        (Capability::Ttl, "--ttl"),
+        (Capability::EgressOpen, "--net open"),
+        (Capability::EgressControl, "--net deny"),
+        (Capability::EgressHost, "--net HOST"),
+        (Capability::EgressCidr, "--net CIDR"),
+        (Capability::EgressPort, "--net HOST:PORT"),
+        (Capability::Cpu, "--cpus"),
+        (Capability::Memory, "--memory"),
+        (Capability::Disk, "--disk"),
+        (Capability::Processes, "--pids"),
+        (Capability::FilesMount, "--mount"),
+        (Capability::Name, "--name"),
+        (Capability::Labels, "--label"),
+        (Capability::Env, "--env"),
+        (Capability::ExecEnv, "--env"),
+        (Capability::ExecCwd, "--cwd"),
+        (Capability::User, "--user"),
+        (Capability::Timeout, "--timeout"),
+        (Capability::Input, "-i"),
+        (Capability::Stdin, "-i"),
+        (Capability::Pty, "-t"),
+        (Capability::Background, "-d"),
+        (Capability::Signal, "--signal"),
+    ];
+    OPTIONS.iter().find(|(of, _)| *of == capability).map(|(_, option)| *option)
 }
 
 /// A line on stderr that says what failed.
@@ -133,11 +208,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return OWN_FAILURE.into();
     }
     let (message, hint) = explained(error);
-    error_line(message);
-    if let Some(hint) = hint {
-        hint_line(hint);
-    }
-    OWN_FAILURE.into()
+    let error = Error::new(ErrorKind::InvalidArgument, message);
+    fail(&match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    })
 }
 
 fn print_help(help: &clap::Error) -> io::Result<()> {
@@ -159,8 +234,11 @@ fn explained(error: &clap::Error) -> (String, Option<String>) {
         Usage::MissingRequiredArgument => format!("missing: {argument}"),
         Usage::MissingSubcommand => "a command is missing".to_owned(),
         Usage::ValueValidation => {
-            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-            format!("{argument}: {cause}")
+            let cause = std::error::Error::source(error);
+            match own(error) {
+                Some(own) => format!("{argument}: {}", args::without_name(own)),
+                None => format!("{argument}: {}", cause.map(ToString::to_string).unwrap_or_default()),
+            }
         }
         Usage::InvalidValue => match context(ContextKind::InvalidValue) {
             value if value == "``" => format!("{argument} has no value"),
@@ -180,13 +258,29 @@ fn explained(error: &clap::Error) -> (String, Option<String>) {
             .into_iter()
             .find_map(|kind| error.get(kind));
     let valid = error.get(ContextKind::ValidValue).map(quoted).filter(|valid| !valid.is_empty());
+    let habit = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (Usage::UnknownArgument, Some(argument)) => habits::argument(&argument.to_string()),
+        (Usage::InvalidSubcommand, _) => {
+            error.get(ContextKind::InvalidSubcommand).and_then(|name| habits::command(&name.to_string()))
+        }
+        (Usage::ValueValidation, _) => {
+            return (message, own(error).and_then(Error::hint).map(str::to_owned));
+        }
+        _ => None,
+    };
     let hint = match (suggested, valid, error.get(ContextKind::Usage)) {
+        _ if habit.is_some() => habit,
         (Some(similar), ..) => Some(format!("did you mean {}?", quoted(similar))),
         (None, Some(valid), _) => Some(format!("use one of {valid}")),
         (None, None, Some(usage)) => Some(usage.to_string().replacen("Usage: ", "usage: ", 1)),
         (None, None, None) => None,
     };
     (message, hint)
+}
+
+/// Our own error about the value of an argument.
+fn own(error: &clap::Error) -> Option<&Error> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
 /// A value in backticks; several of them joined.

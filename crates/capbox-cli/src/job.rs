@@ -1,7 +1,7 @@
 //! One command in a sandbox, with our own streams: what `run` and `exec` share.
 
 use std::future::pending;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use capbox::api::{AnyClient, AnySandbox, Event, Exit, ExitStatus, Output, OutputStream, Process};
@@ -13,10 +13,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::CommandArgs;
-use crate::failure::{self, Failure, OWN_FAILURE, Outcome};
+use crate::failure::{self, Failure, OWN_FAILURE};
 use crate::json;
 use crate::streams::{self, CHUNK};
 use crate::terminal::{self, RawMode};
+use crate::text;
 
 /// A command, and how its streams are joined to ours.
 pub(crate) struct Job {
@@ -55,6 +56,11 @@ enum OurOutput {
 impl Job {
     /// The job that was asked for, or why `client` cannot do it. Nothing is sent.
     pub(crate) fn new(args: &CommandArgs, client: &AnyClient) -> Result<Self> {
+        if args.tty && args.interactive && !io::stdin().is_terminal() {
+            // Its end could not be told to every program: a terminal has no end of input but a key.
+            return Err(Error::invalid_argument("-t", "our stdin is not a terminal")
+                .with_hint("leave out `-t` to send it in as it is, or `-i` to send nothing in"));
+        }
         let command = args.command();
         let mut options = args.options()?;
         let output = match (args.tty, args.json, args.max_output) {
@@ -86,7 +92,7 @@ impl Job {
 
     /// Run it to its end. Dropping the future kills it.
     pub(crate) async fn run(self, sandbox: &AnySandbox) -> Result<Done, Failure> {
-        let told = self.told;
+        let (told, timeout) = (self.told, self.options.timeout);
         let exit = match self.output {
             OurOutput::Terminal => Box::pin(self.in_terminal(sandbox)).await?,
             OurOutput::Streamed => Box::pin(self.streamed(sandbox)).await?,
@@ -102,7 +108,7 @@ impl Job {
                 Exit::new(output.status).with_background(output.background_remains)
             }
         };
-        Ok(Done { exit, told })
+        Ok(Done { exit, told, timeout })
     }
 
     async fn streamed(self, sandbox: &AnySandbox) -> Result<Exit, Failure> {
@@ -156,11 +162,11 @@ impl Job {
         if stdin == OurStdin::Unread {
             return follow_terminal(sandbox, &mut process).await;
         }
-        let raw = RawMode::enter()?;
+        let _raw = RawMode::enter()?;
         let writer = process.take_stdin();
         let typed = async {
             match writer {
-                Some(writer) => type_stdin(writer, raw.is_some()).await,
+                Some(writer) => type_stdin(writer).await,
                 None => Ok(()),
             }
         };
@@ -172,40 +178,27 @@ impl Job {
 pub(crate) struct Done {
     exit: Exit,
     told: bool,
+    timeout: Option<Duration>,
 }
 
 impl Done {
     /// Say on stderr what the exit code alone does not tell, and give the exit code.
     pub(crate) fn conclude(self, background: &str) -> u8 {
-        let Self { exit, told } = self;
+        let Self { exit, told, timeout } = self;
         if told {
             if exit.background_remains {
                 failure::note(background);
             }
-            explain(exit.status);
+            match timeout {
+                Some(limit) if exit.status == ExitStatus::TimedOut => failure::note(format_args!(
+                    "the command timed out after {} and was killed",
+                    text::exactly(limit)
+                )),
+                _ => explain(exit.status),
+            }
         }
         code(exit.status)
     }
-}
-
-/// Where `document` is asked for, print one for a failure too.
-pub(crate) fn reported(document: bool, outcome: Outcome) -> Outcome {
-    if let (true, Err(Failure::Error(error))) = (document, &outcome) {
-        json::print(&json::Ended {
-            cause: "failed",
-            exit_code: failure::code_of(error),
-            code: None,
-            signal: None,
-            stdout: None,
-            stderr: None,
-            background_remains: false,
-            duration: None,
-            provider: error.provider(),
-            sandbox: None,
-            error: Some(error.into()),
-        })?;
-    }
-    outcome
 }
 
 /// The exit code for a status, as a shell would show it.
@@ -221,10 +214,9 @@ pub(crate) fn explain(status: ExitStatus) {
         ExitStatus::TimedOut | ExitStatus::OutOfMemory | ExitStatus::Killed => {
             failure::note(format_args!("the command {status}"));
         }
-        ExitStatus::SandboxGone => failure::tell(
-            &Error::new(ErrorKind::SandboxGone, "the sandbox ended while the command ran")
-                .with_hint("where its time was up, give it more with `--ttl`"),
-        ),
+        ExitStatus::SandboxGone => {
+            failure::tell(&Error::new(ErrorKind::SandboxGone, "the sandbox ended while the command ran"));
+        }
         _ => failure::error_line(format_args!("the command {status}")),
     }
 }
@@ -285,31 +277,21 @@ pub(crate) async fn send_stdin(mut writer: Writer) -> Result<(), Failure> {
     }
 }
 
-/// Type our stdin into a terminal. What ends it there is a character: our own terminal sends it as it was typed,
-/// and for other kinds of stdin it is added.
-async fn type_stdin(mut writer: Writer, ours_is_terminal: bool) -> Result<(), Failure> {
-    const END_OF_TRANSMISSION: u8 = 4;
+/// Type what is typed on our terminal into that of the command. What ends input there is a key, which comes as it
+/// was typed.
+async fn type_stdin(mut writer: Writer) -> Result<(), Failure> {
     let mut stdin = streams::stdin();
     let mut buffer = vec![0; CHUNK];
-    let mut ends_line = true;
     loop {
         let read = stdin.read(&mut buffer).await?;
-        let typed = match (read, ours_is_terminal) {
-            (0, true) => Ok(()),
-            // Within a line the first one only ends that.
-            (0, false) if ends_line => send(&mut writer, &[END_OF_TRANSMISSION]).await,
-            (0, false) => send(&mut writer, &[END_OF_TRANSMISSION; 2]).await,
-            _ => send(&mut writer, &buffer[..read]).await,
-        };
-        match typed {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            other => other?,
-        }
         if read == 0 {
             // The writer stays: without it the terminal would hang up.
             pending::<()>().await;
         }
-        ends_line = buffer[..read].ends_with(b"\n");
+        match send(&mut writer, &buffer[..read]).await {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            other => other?,
+        }
     }
 }
 

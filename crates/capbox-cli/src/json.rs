@@ -29,6 +29,34 @@ pub(crate) fn print_line(document: &impl Serialize) -> io::Result<()> {
     stdout.flush()
 }
 
+/// Print the document of a failure of `capbox COMMAND`, as that command's documents are printed.
+pub(crate) fn print_failure(command: &str, error: &Error, exit_code: u8) -> io::Result<()> {
+    let failed = Failed::from(error);
+    match command {
+        "run" | "exec" => print(&Ended {
+            cause: "failed",
+            exit_code,
+            code: None,
+            signal: None,
+            stdout: None,
+            stderr: None,
+            background_remains: false,
+            duration: None,
+            provider: error.provider(),
+            sandbox: None,
+            error: Some(failed),
+        }),
+        "logs" | "watch" => print_line(&Failure { error: failed }),
+        _ => print(&Failure { error: failed }),
+    }
+}
+
+/// Instead of a document.
+#[derive(Serialize)]
+struct Failure {
+    error: Failed,
+}
+
 /// The end of a command, or why it did not come to one.
 #[derive(Serialize)]
 pub(crate) struct Ended<'a> {
@@ -118,7 +146,7 @@ impl From<&Error> for Failed {
     fn from(error: &Error) -> Self {
         Self {
             kind: error.kind().as_str(),
-            message: error.to_string(),
+            message: failure::message_of(error),
             hint: failure::hint_of(error),
             provider: error.provider(),
             operation: error.operation(),

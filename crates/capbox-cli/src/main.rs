@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod failure;
+mod habits;
 mod job;
 mod json;
 mod signals;
@@ -23,11 +24,19 @@ use crate::commands::Command;
 /// 128 and the signal's number where a signal ended it; 124 where its time was up; 126 and 127 as in a shell.
 /// Where capbox itself fails it is 125.
 #[derive(Parser)]
-#[command(name = "capbox", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "capbox", version, max_term_width = 100, disable_help_subcommand = true, after_help = ENVIRONMENT)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// The variables that are read, for the help and the man page.
+const ENVIRONMENT: &str = "\
+Environment:
+  CAPBOX_ON         The provider, unless `--on` says otherwise
+  CAPBOX_STATE_DIR  Where local sandboxes are kept, an absolute path [default: `/var/lib/capbox` for root,
+                    `~/.local/state/capbox` for others]
+  NO_COLOR          Set to anything, messages have no colours";
 
 fn main() -> ExitCode {
     match Cli::try_parse() {

@@ -3,10 +3,13 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Print rows in columns, each as wide as its widest cell; the last one is not padded.
+/// Print rows in columns, each as wide as its widest cell; the last one is not padded. Nothing in a cell begins a
+/// line or gives a terminal orders.
 pub(crate) fn columns(head: &[&str], rows: &[impl AsRef<[String]>]) -> io::Result<()> {
     let head: Vec<String> = head.iter().map(|&title| title.to_owned()).collect();
-    let lines = || std::iter::once(head.as_slice()).chain(rows.iter().map(AsRef::as_ref));
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.as_ref().iter().map(|cell| in_a_line(cell)).collect()).collect();
+    let lines = || std::iter::once(&head).chain(&rows);
     let mut widths = vec![0; head.len()];
     for line in lines() {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -41,6 +44,11 @@ pub(crate) fn harmless(text: &str) -> String {
     shown
 }
 
+/// The same for a part of a line: it cannot begin another.
+pub(crate) fn in_a_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// Print one line.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
@@ -51,6 +59,11 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
 /// A time as RFC 3339, in UTC.
 pub(crate) fn time(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// A length of time that somebody asked for: `1m 30s`, `500ms`.
+pub(crate) fn exactly(length: Duration) -> String {
+    humantime::format_duration(length).to_string()
 }
 
 /// A length of time, in whole seconds: `1h 5m`.

@@ -1,6 +1,6 @@
 //! `capbox attach`: join a process again.
 
-use crate::args::On;
+use crate::args::{On, listed_in};
 use crate::failure::Outcome;
 use crate::job;
 
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Outcome {
     let sandbox = args.on.connect(&args.id).await?;
-    let mut process = sandbox.process(args.process.as_str()).attach().await?;
+    let mut process = sandbox.process(args.process.as_str()).attach().await.map_err(listed_in(&args.id))?;
     let exit = match (args.interactive, process.take_stdin()) {
         (true, Some(writer)) => job::beside(job::send_stdin(writer), job::follow(&mut process)).await?,
         (true, None) => {

@@ -23,6 +23,9 @@ use crate::failure::{self, Outcome};
 pub(crate) struct Args {
     #[command(flatten)]
     on: On,
+    /// As other programs want it for folders; here they are copied anyway
+    #[arg(short = 'r', long, hide = true)]
+    recursive: bool,
     /// A path of this machine, or `ID:PATH`
     source: OsString,
     /// A path of this machine, or `ID:PATH`

@@ -2,6 +2,10 @@
 
 use std::ffi::OsString;
 
+use capbox::api::AnyClient;
+use capbox::capability::derived::Derived;
+use capbox::{Error, ErrorKind, Registry, Result};
+
 use crate::args::{self, CREATE_TTL, On, SpecArgs};
 use crate::failure::{self, Outcome};
 use crate::signals::Signals;
@@ -29,6 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Outcome {
     let client = args.on.client()?;
+    would_stay(&client)?;
     let mut spec = args.spec.spec();
     spec.ttl.get_or_insert(CREATE_TTL);
     spec.name.clone_from(&args.name);
@@ -43,4 +48,24 @@ pub(crate) async fn run(args: Args) -> Outcome {
     }
     text::line(sandbox.id())?;
     Ok(0)
+}
+
+/// Refuse a provider whose sandboxes end with this program: what it would print is the id of nothing.
+fn would_stay(client: &AnyClient) -> Result<()> {
+    if !Derived::of(client.capabilities().declared()).ends_with_process {
+        return Ok(());
+    }
+    let registry = Registry::builtin();
+    let others: Vec<_> = registry
+        .tables()
+        .filter(|table| !Derived::of(table).ends_with_process)
+        .map(|table| table.provider)
+        .collect();
+    let message = format!("a sandbox of `{}` would end with this command", client.provider());
+    let hint = "`capbox run` does all in one command";
+    Err(Error::new(ErrorKind::NotSupported, message).with_hint(if others.is_empty() {
+        hint.to_owned()
+    } else {
+        format!("{hint}; sandboxes of `{}` stay", others.join("`, `"))
+    }))
 }

@@ -34,8 +34,8 @@ struct Document {
 #[derive(Serialize)]
 struct FindingDocument {
     provider: &'static str,
-    isolation: &'static str,
-    protection: &'static str,
+    isolation: Option<&'static str>,
+    protection: Option<&'static str>,
     lacking: Vec<Lacking>,
     error: Option<Failed>,
 }
@@ -79,13 +79,17 @@ fn show(findings: &[Finding]) -> io::Result<()> {
                 }
             }
             Err(error) => {
-                text::line(&format!("{provider}: cannot be used here: {error}"))?;
+                text::line(&format!("{provider}: cannot be used here: {}", error.message()))?;
                 if let Some(hint) = error.hint() {
                     text::line(&format!("  {hint}"))?;
                 }
             }
         }
-        text::line(&format!("  isolation is `{isolation}`: {}\n", protection(*isolation)))?;
+        // Where no sandbox can be made, nothing separates it from anything.
+        if lowered.is_ok() {
+            text::line(&format!("  isolation is `{isolation}`: {}", protection(*isolation)))?;
+        }
+        text::line("")?;
     }
     text::line(
         "A capability that is withheld from a sandbox is withheld from capbox's calls, not from programs: whoever\n\
@@ -137,8 +141,8 @@ impl From<&Finding> for FindingDocument {
     fn from(Finding { provider, isolation, lowered }: &Finding) -> Self {
         Self {
             provider,
-            isolation: isolation.as_str(),
-            protection: protection(*isolation),
+            isolation: lowered.is_ok().then_some(isolation.as_str()),
+            protection: lowered.is_ok().then_some(protection(*isolation)),
             lacking: lowered.as_ref().map(by_reason).unwrap_or_default(),
             error: lowered.as_ref().err().map(Failed::from),
         }

@@ -4,7 +4,7 @@ use capbox::prelude::{Capability, Stdin};
 
 use crate::args::{CommandArgs, On};
 use crate::failure::Outcome;
-use crate::job::{self, Job};
+use crate::job::Job;
 use crate::signals::Signals;
 use crate::text;
 
@@ -23,13 +23,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Outcome {
-    job::reported(args.command.json, exec(&args).await)
-}
-
-async fn exec(args: &Args) -> Outcome {
     let client = args.on.client()?;
     if args.detach {
-        return in_background(args).await;
+        return in_background(&args).await;
     }
     let job = Job::new(&args.command, &client)?;
     let mut signals = Signals::catch()?;

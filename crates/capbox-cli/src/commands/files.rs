@@ -1,7 +1,7 @@
 //! `capbox files`: files and folders of a sandbox.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use capbox::api::{AnySandbox, Entry, EntryKind, Match, ReadRange, SearchQuery, WriteOptions};
 use capbox::prelude::{Capability, Files, SandboxPath};
@@ -25,6 +25,9 @@ pub(crate) enum Command {
         /// Show mode, size and time too
         #[arg(short = 'l', long)]
         long: bool,
+        /// End each name with NUL and print it byte for byte; else what a terminal would obey is escaped
+        #[arg(short = '0', long, conflicts_with_all = ["long", "json"])]
+        null: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
@@ -87,6 +90,9 @@ pub(crate) enum Command {
         /// The most matches
         #[arg(long, value_name = "N", default_value_t = 1000)]
         limit: usize,
+        /// End each match with NUL and print it byte for byte; else what a terminal would obey is escaped
+        #[arg(short = '0', long, conflicts_with = "json")]
+        null: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
@@ -112,6 +118,12 @@ pub(crate) struct At {
 }
 
 impl At {
+    /// Where no path means the default folder.
+    async fn open_folder(&self) -> Result<(Files, Place)> {
+        let (files, place) = self.open().await?;
+        Ok((files, place.or_default_folder()))
+    }
+
     async fn open(&self) -> Result<(Files, Place)> {
         let place = Place::required(&self.place)?;
         let sandbox = self.on.connect(&place.id).await?;
@@ -168,17 +180,17 @@ struct Change {
 
 pub(crate) async fn run(command: Command) -> Outcome {
     match command {
-        Command::Ls { at, long, json } => {
-            let (files, place) = at.open().await?;
+        Command::Ls { at, long, null, json } => {
+            let (files, place) = at.open_folder().await?;
             let entries = files.list(place.path).await?;
-            match (json, long) {
-                (true, _) => {
-                    json::print(&Entries { entries: entries.iter().map(EntryDocument::from).collect() })?;
-                }
-                (false, true) => describe(&entries)?,
-                (false, false) => {
-                    print_lines(entries.iter().map(|entry| shown(&entry.name)))?;
-                }
+            if json {
+                json::print(&Entries { entries: entries.iter().map(EntryDocument::from).collect() })?;
+            } else if long {
+                describe(&entries)?;
+            } else if null {
+                print_records(entries.iter().map(|entry| entry.name.as_bytes().to_vec()))?;
+            } else {
+                print_lines(entries.iter().map(|entry| entry.name.to_string()))?;
             }
         }
         Command::Cat { at } => {
@@ -221,33 +233,33 @@ pub(crate) async fn run(command: Command) -> Outcome {
             }
         }
         Command::Stat { at, json } => {
-            let (files, place) = at.open().await?;
+            let (files, place) = at.open_folder().await?;
             let entry = files.stat(place.path).await?;
             if json { json::print(&EntryDocument::from(&entry))? } else { describe(&[entry])? }
         }
-        Command::Search { at, name, text, limit, json } => {
-            let (files, place) = at.open().await?;
+        Command::Search { at, name, text, limit, null, json } => {
+            let (files, place) = at.open_folder().await?;
             let mut query = SearchQuery::default().with_limit(limit);
             query.name = name;
             query.text = text;
             let matches = files.search(place.path, &query).await?;
             if json {
                 json::print(&Matches { matches: matches.iter().map(MatchDocument::from).collect() })?;
+            } else if null {
+                print_records(matches.iter().map(found))?;
             } else {
-                print_lines(matches.iter().map(found))?;
+                print_lines(matches.iter().map(shown))?;
             }
         }
         Command::Watch { at, json } => {
-            let (files, place) = at.open().await?;
+            let (files, place) = at.open_folder().await?;
             let mut changes = files.watch(place.path).await?;
             while let Some(change) = changes.next().await? {
                 let kind = change.kind.as_str();
                 if json {
                     json::print_line(&Change { kind, path: (&change.path).into() })?;
                 } else {
-                    let mut line = format!("{kind} ").into_bytes();
-                    line.extend(shown(&change.path));
-                    print_lines([line])?;
+                    print_lines([format!("{kind} {}", change.path)])?;
                 }
             }
         }
@@ -270,25 +282,40 @@ async fn cat(files: &Files, path: &SandboxPath) -> Result<(), Failure> {
     }
 }
 
-/// A path: byte for byte for programs; for people nothing in it may move the cursor.
-fn shown(path: &SandboxPath) -> Vec<u8> {
-    if io::stdout().is_terminal() { path.to_string().into_bytes() } else { path.as_bytes().to_vec() }
-}
-
-fn found(found: &Match) -> Vec<u8> {
-    let mut line = shown(&found.path);
-    if let Some((number, text)) = &found.line {
-        line.extend(format!(":{number}:").into_bytes());
-        line.extend_from_slice(text);
+/// A match as a line. Names and texts come from inside: nothing in them may begin a line or move the cursor, also
+/// where the line goes through a pipe first.
+fn shown(found: &Match) -> String {
+    match &found.line {
+        Some((number, text)) => {
+            format!("{}:{number}:{}", found.path, text::harmless(&String::from_utf8_lossy(text)))
+        }
+        None => found.path.to_string(),
     }
-    line
 }
 
-fn print_lines(lines: impl IntoIterator<Item = Vec<u8>>) -> io::Result<()> {
+/// A match byte for byte.
+fn found(found: &Match) -> Vec<u8> {
+    let mut record = found.path.as_bytes().to_vec();
+    if let Some((number, text)) = &found.line {
+        record.extend(format!(":{number}:").into_bytes());
+        record.extend_from_slice(text);
+    }
+    record
+}
+
+fn print_lines(lines: impl IntoIterator<Item = String>) -> io::Result<()> {
+    print_all(lines.into_iter().map(String::into_bytes), b'\n')
+}
+
+fn print_records(records: impl IntoIterator<Item = Vec<u8>>) -> io::Result<()> {
+    print_all(records, 0)
+}
+
+fn print_all(parts: impl IntoIterator<Item = Vec<u8>>, end: u8) -> io::Result<()> {
     let mut all = Vec::new();
-    for line in lines {
-        all.extend(line);
-        all.push(b'\n');
+    for part in parts {
+        all.extend(part);
+        all.push(end);
     }
     let mut stdout = io::stdout().lock();
     stdout.write_all(&all)?;

@@ -2,7 +2,7 @@
 
 use capbox::api::{Killed, Signal};
 
-use crate::args::On;
+use crate::args::{On, listed_in};
 use crate::failure::{self, Outcome};
 
 /// End a process and all that it started; or send it a signal
@@ -23,9 +23,10 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let signal = args.signal.as_deref().map(str::parse::<Signal>).transpose()?;
     let sandbox = args.on.connect(&args.id).await?;
     let process = sandbox.process(args.process.as_str());
+    let or_listed = listed_in(&args.id);
     match signal {
-        Some(signal) => process.signal(signal).await?,
-        None => match process.kill().await? {
+        Some(signal) => process.signal(signal).await.map_err(or_listed)?,
+        None => match process.kill().await.map_err(or_listed)? {
             Killed::Stopped => {}
             Killed::AlreadyExited => failure::note(format_args!("`{}` had ended already", args.process)),
         },

@@ -6,7 +6,7 @@ use capbox::api::{AnySandbox, Event, OutputStream, ProcessId};
 use capbox::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::args::On;
+use crate::args::{On, listed_in};
 use crate::failure::{Failure, Outcome};
 use crate::job;
 use crate::json::{self, Text};
@@ -59,8 +59,8 @@ pub(crate) async fn run(args: Args) -> Outcome {
         None => only_process(&sandbox).await?,
     };
     let process = sandbox.process(id);
-    let mut process =
-        if args.follow { process.replay(args.after).await? } else { process.logs(args.after).await? };
+    let output = if args.follow { process.replay(args.after).await } else { process.logs(args.after).await };
+    let mut process = output.map_err(listed_in(&args.id))?;
     if !args.json {
         job::follow(&mut process).await?;
         return Ok(0);
@@ -81,6 +81,7 @@ async fn only_process(sandbox: &AnySandbox) -> Result<ProcessId, Failure> {
             ErrorKind::NotFound,
             format!("there is no background process in `{}`", sandbox.id()),
         )
+        .with_hint("`capbox exec -d ID -- COMMAND` starts one")
         .into()),
         (Some(last), false) => {
             ids.push(last);

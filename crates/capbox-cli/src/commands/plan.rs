@@ -3,14 +3,14 @@
 use std::io;
 
 use capbox::capability::flags::Isolation;
-use capbox::capability::{Capability, Lowered};
+use capbox::capability::{Capability, Level, Lowered};
 use capbox::plan::{Candidate, Needs, Plan};
 use capbox::{Error, Registry, Result};
 use serde::Serialize;
 
 use super::caps;
 use crate::args::SpecArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::json::{self, Failed};
 use crate::text;
 
@@ -81,6 +81,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.json {
         let best = plan.best().map(|candidate| candidate.provider);
         json::print(&Document { best, candidates: plan.candidates.iter().map(Into::into).collect() })?;
+    } else if needs.is_empty() {
+        overview(&plan, &registry)?;
     } else {
         show(&plan)?;
     }
@@ -111,6 +113,28 @@ fn needs(args: &Args, registry: &Registry) -> Result<Needs> {
         needs = needs.with_flag(name, value, registry)?;
     }
     Ok(needs)
+}
+
+/// Nothing is needed, so nothing is refused: say what there is to choose from.
+fn overview(plan: &Plan, registry: &Registry) -> io::Result<()> {
+    let rows: Vec<_> = plan
+        .candidates
+        .iter()
+        .filter_map(|candidate| {
+            let table = registry.table(candidate.provider).ok()?;
+            let count = |level| table.rows.iter().filter(|row| row.level == level).count().to_string();
+            Some([
+                table.provider.to_owned(),
+                count(Level::Native),
+                count(Level::Emulated),
+                table.flags.isolation.to_string(),
+                if table.flags.on_this_machine { "this machine" } else { "elsewhere" }.to_owned(),
+            ])
+        })
+        .collect();
+    text::columns(&["PROVIDER", "NATIVE", "EMULATED", "ISOLATION", "WHERE"], &rows)?;
+    failure::note("nothing is needed, so all fit; say what is, such as `capbox plan --need pty,snapshot`");
+    Ok(())
 }
 
 fn show(plan: &Plan) -> io::Result<()> {

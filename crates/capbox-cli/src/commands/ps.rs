@@ -33,6 +33,7 @@ struct Sandboxes<'a> {
 #[derive(Serialize)]
 struct SandboxDocument<'a> {
     id: &'a str,
+    name: Option<&'a str>,
     state: &'static str,
     created: Option<String>,
     ttl_left: Option<f64>,
@@ -76,6 +77,7 @@ fn show_sandboxes(sandboxes: &[SandboxInfo], as_json: bool) -> std::io::Result<(
             .iter()
             .map(|info| SandboxDocument {
                 id: &info.id,
+                name: info.name.as_deref(),
                 state: info.state.as_str(),
                 created: json::time(info.created),
                 ttl_left: info.ttl_left.map(json::seconds),
@@ -92,6 +94,7 @@ fn show_sandboxes(sandboxes: &[SandboxInfo], as_json: bool) -> std::io::Result<(
                 info.labels.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
             [
                 info.id.clone(),
+                info.name.clone().unwrap_or_else(unknown),
                 info.state.as_str().to_owned(),
                 info.created.map_or_else(unknown, text::time),
                 info.ttl_left.map_or_else(unknown, text::length),
@@ -99,7 +102,7 @@ fn show_sandboxes(sandboxes: &[SandboxInfo], as_json: bool) -> std::io::Result<(
             ]
         })
         .collect();
-    text::columns(&["ID", "STATE", "CREATED", "TTL LEFT", "LABELS"], &rows)
+    text::columns(&["ID", "NAME", "STATE", "CREATED", "TTL LEFT", "LABELS"], &rows)
 }
 
 fn show_processes(processes: &[ProcessInfo], as_json: bool) -> std::io::Result<()> {
@@ -119,7 +122,7 @@ fn show_processes(processes: &[ProcessInfo], as_json: bool) -> std::io::Result<(
                 },
                 if info.background { "background" } else { "foreground" }.to_owned(),
                 info.started.map_or_else(unknown, text::time),
-                info.command.escape_debug().to_string(),
+                info.command.clone(),
             ]
         })
         .collect();

@@ -2,7 +2,7 @@
 
 use capbox::{Error, ErrorKind};
 
-use crate::args::On;
+use crate::args::{self, On};
 use crate::failure::{self, Failure, OWN_FAILURE, Outcome};
 
 /// Destroy sandboxes, with everything that runs in them
@@ -19,10 +19,9 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let client = args.on.client()?;
     let mut failed = false;
     for id in &args.ids {
-        let destroyed = client
-            .destroy(id)
-            .await
-            .and_then(|was_there| if was_there { Ok(()) } else { Err(no_sandbox(id)) });
+        let destroyed = client.destroy(id).await.and_then(|was_there| {
+            if was_there { Ok(()) } else { Err(no_sandbox(id).at(client.provider(), "destroy")) }
+        });
         if let Err(error) = destroyed {
             failure::tell(&error);
             failed = true;
@@ -32,6 +31,5 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 fn no_sandbox(id: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no sandbox `{id}`"))
-        .with_hint("`capbox ps` lists the sandboxes")
+    Error::new(ErrorKind::NotFound, format!("there is no sandbox `{id}`")).with_hint(args::LISTED)
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use capbox::ErrorKind;
 use capbox::spec::DEFAULT_TTL;
 
 use crate::args::{CommandArgs, On, SpecArgs};
-use crate::failure::{self, Failure, Outcome};
-use crate::job::{self, Job};
+use crate::failure::{self, Outcome};
+use crate::job::Job;
 use crate::signals::Signals;
 
 /// Run one command in a sandbox of its own, which ends with it
@@ -22,10 +21,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Outcome {
-    job::reported(args.command.json, one_shot(&args).await)
-}
-
-async fn one_shot(args: &Args) -> Outcome {
     let client = args.on.client()?;
     let job = Job::new(&args.command, &client)?;
     let mut spec = args.spec.spec();
@@ -36,7 +31,7 @@ async fn one_shot(args: &Args) -> Outcome {
 
     let mut signals = Signals::catch()?;
     let sandbox = signals.unless(client.create(spec).into_future()).await??;
-    let done = signals.unless(job.run(&sandbox)).await.flatten().map_err(with_ttl_hint);
+    let done = signals.unless(job.run(&sandbox)).await.flatten();
     match signals.unless(sandbox.destroy()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => failure::error_line(format_args!("`{}` is not destroyed: {error}", sandbox.id())),
@@ -44,13 +39,4 @@ async fn one_shot(args: &Args) -> Outcome {
         Err(again) => return Err(again),
     }
     done.map(|done| done.conclude("background processes remained, and ended with the sandbox"))
-}
-
-fn with_ttl_hint(failure: Failure) -> Failure {
-    match failure {
-        Failure::Error(error) if error.kind() == ErrorKind::SandboxGone && error.hint().is_none() => {
-            Failure::Error(error.with_hint("where its time was up, give it more with `--ttl`"))
-        }
-        other => other,
-    }
 }

@@ -100,6 +100,15 @@ fn runs() {
     let refused = document(&["run", "--json", "--on", "memory://", "--user", "x", "--", "true"]);
     assert_eq!((&refused["exit_code"], &refused["error"]["kind"]), (&125.into(), &"not-supported".into()));
     check(RUN, &refused);
+    check(RUN, &document(&["run", "--json", "--no-such-option", "--", "true"]));
+}
+
+#[test]
+fn failures() {
+    check("Failures", &document(&["ps", "--json", "no-such-sandbox"]));
+    check("Failures", &document(&["files", "ls", "--json", "no-such-sandbox:"]));
+    check("Failures", &document(&["logs", "--json", "no-such-sandbox"]));
+    check("Failures", &document(&["caps", "--json", "--no-such-option"]));
 }
 
 #[test]

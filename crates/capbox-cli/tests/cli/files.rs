@@ -56,7 +56,7 @@ fn folders_go_in_and_out() {
         sandbox.exec(&["/tmp/new/link; ls -d /tmp/new/empty; readlink /tmp/new/link"]),
         "ran\n/tmp/new/empty\nrun.sh\n"
     );
-    ran(&["cp", text(&tree), &sandbox.at("/tmp/new")]).printed();
+    ran(&["cp", "-r", text(&tree), &sandbox.at("/tmp/new")]).printed();
     ran(&["cp", &format!("{}/.", text(&tree)), &sandbox.at("/tmp/content")]).printed();
     assert_eq!(
         sandbox.exec(&["ls /tmp/new/tree; ls /tmp/content"]),
@@ -150,12 +150,55 @@ fn odd_names() {
     assert_eq!(names, ["-rf", "a b", "end ", "raw\u{fffd}", "x\ny", "é"]);
     assert_eq!(listed["entries"][3]["name_base64"], "cmF3/w==");
     let out = capbox(&["files", "ls", &sandbox.at("/tmp/odd")]).env("LC_ALL", "C").output().expect("start");
-    assert_eq!(out.stdout, b"-rf\na b\nend \nraw\xff\nx\ny\n\xc3\xa9\n");
+    assert_eq!(out.stdout, b"-rf\na b\nend \nraw\\xff\nx\\ny\n\xc3\xa9\n");
+    let out = capbox(&["files", "ls", "-0", &sandbox.at("/tmp/odd")]).output().expect("start");
+    assert_eq!(out.stdout, b"-rf\0a b\0end \0raw\xff\0x\ny\0\xc3\xa9\0");
+    let out =
+        capbox(&["files", "search", "-0", "--name", "x*", &sandbox.at("/tmp/odd")]).output().expect("start");
+    assert_eq!(out.stdout, b"/tmp/odd/x\ny\0");
 
     ran_with_stdin(&["files", "write", &sandbox.at("/tmp/odd/end ")], b"with a blank").printed();
     assert_eq!(ran(&["files", "cat", &sandbox.at("/tmp/odd/end ")]).printed(), "with a blank");
     let raw = OsString::from_vec([sandbox.at("/tmp/odd/raw").into_bytes(), vec![0xff]].concat());
     assert_eq!(ran(&["files".into(), "cat".into(), raw]).printed(), "");
+}
+
+/// Names and texts from inside give a terminal no orders, nor a line of their own, whatever they go through first.
+#[test]
+fn names_that_are_orders_to_a_terminal() {
+    let sandbox = Sandbox::create_with(&["--label", "of=\u{1b}[31mred"]);
+    sandbox.exec(&[
+        "mkdir /tmp/evil; cd /tmp/evil; printf 'text \\033[31m' > \"$(printf 'a\\033]0;x\\007b\\nc')\"",
+    ]);
+    let at = sandbox.at("/tmp/evil");
+    for args in [
+        &["files", "ls", &at][..],
+        &["files", "ls", "-l", &at],
+        &["files", "search", "--text", "text", &at],
+        &["files", "search", "--name", "a*", &at],
+        &["files", "ls", "--json", &at],
+        &["ps"],
+        &["ps", sandbox.id()],
+    ] {
+        let printed = ran(args).printed();
+        assert!(!printed.contains(['\u{1b}', '\u{7}']), "{args:?}: {printed:?}");
+        assert!(!printed.lines().any(|line| line.starts_with('c')), "{args:?}: {printed:?}");
+    }
+}
+
+/// No path is the default folder where something is looked at.
+#[test]
+fn a_sandbox_without_a_path() {
+    let sandbox = Sandbox::create();
+    sandbox.exec(&["echo text > note"]);
+    assert_eq!(ran(&["files", "ls", &sandbox.at("")]).printed(), "note\n");
+    assert_eq!(json(&["files", "stat", "--json", &sandbox.at("")])["kind"], "directory");
+    assert!(ran(&["files", "search", "--text", "text", &sandbox.at("")]).printed().contains("note:1:text"));
+    for command in ["rm", "cat", "mkdir"] {
+        assert_eq!(ran(&["files", command, &sandbox.at("")]).code, 125, "{command}");
+    }
+    assert_eq!(ran(&["files", "rm", "-r", &sandbox.at("")]).code, 125);
+    assert_eq!(ran(&["files", "ls", &sandbox.at("")]).printed(), "note\n");
 }
 
 /// B47: bytes stay bytes.

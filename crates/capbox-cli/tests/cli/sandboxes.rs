@@ -60,6 +60,19 @@ fn what_is_gone_is_not_found() {
     }
 }
 
+/// B200: a script whose interpreter is missing is there, and cannot be executed.
+#[test]
+fn a_script_without_its_interpreter() {
+    let sandbox = Sandbox::create();
+    sandbox.exec(&["printf '#!/no/such\\n' > script; chmod +x script"]);
+    let ran = ran(&["exec", sandbox.id(), "--", "./script", "x"]);
+    assert_eq!(ran.code, 126);
+    assert_eq!(
+        ran.stderr,
+        "error: `./script` cannot be executed: the interpreter that its first line names is not there (on `local`)\n"
+    );
+}
+
 #[test]
 fn rm_goes_on_after_a_failure() {
     let sandbox = Sandbox::create();
@@ -67,7 +80,7 @@ fn rm_goes_on_after_a_failure() {
     assert_eq!(ran.code, 125);
     assert_eq!(
         ran.stderr,
-        "error: there is no sandbox `no-such-sandbox`\nhint: `capbox ps` lists the sandboxes\n"
+        "error: there is no sandbox `no-such-sandbox` (on `local`)\nhint: `capbox ps` lists the sandboxes\n"
     );
     assert!(!json(&["ps", "--json"]).to_string().contains(sandbox.id()));
 }
@@ -78,6 +91,14 @@ fn a_name_is_created_once() {
     let again = ran(&["create", "--name", "named-once"]);
     assert_eq!((again.code, again.stdout.trim_end()), (0, first.id()));
     assert_eq!(again.stderr, "note: it was there already, and is as it was created\n");
+    let listed = json(&["ps", "--json"]);
+    let all = listed["sandboxes"].as_array().expect("a list");
+    assert!(all.iter().any(|info| info["name"] == "named-once" && info["id"] == first.id()), "{listed}");
+    let without = Sandbox::create();
+    let listed = json(&["ps", "--json"]);
+    let all = listed["sandboxes"].as_array().expect("a list");
+    let info = all.iter().find(|info| info["id"] == without.id()).expect("it is listed");
+    assert_eq!(info["name"], serde_json::Value::Null);
 }
 
 #[test]
@@ -87,8 +108,37 @@ fn the_end_of_a_life() {
     eventually("a sandbox ends with its ttl", || ran(&["exec", id, "--", "true"]).code == 125);
     let gone = ran(&["run", "--ttl", "0.5s", "--", "sleep 308.5"]);
     assert_eq!(gone.code, 125);
-    assert!(gone.stderr.contains("error: ") && gone.stderr.contains("--ttl"), "{gone:?}");
+    assert!(gone.stderr.contains("its time to live was up (on `local`)\nhint: "), "{gone:?}");
+    assert!(gone.stderr.contains("--ttl"), "{gone:?}");
     assert!(!is_running("308.5"));
+
+    let id = ran(&["create", "--ttl", "4s"]).printed();
+    let id = id.trim_end();
+    let cut = ran(&["exec", id, "--", "echo up; sleep 308.5"]);
+    assert_eq!((cut.code, cut.stdout.as_str()), (125, "up\n"));
+    let told = format!("error: the sandbox `{id}` is gone: its time to live was up (on `local`)\n");
+    assert!(cut.stderr.starts_with(&told), "{cut:?}");
+}
+
+/// Who removes a sandbox has not let its time run out.
+#[test]
+fn a_sandbox_that_is_removed_is_only_gone() {
+    let sandbox = Sandbox::create();
+    let child = crate::capbox(&["exec", sandbox.id(), "--", "echo up; sleep 310.5"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("start");
+    eventually("it runs", || {
+        is_running("310.5") && ran(&["ps", sandbox.id()]).stdout.contains("sleep 310.5")
+    });
+    ran(&["rm", sandbox.id()]).printed();
+    let out = child.wait_with_output().expect("wait");
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        told.starts_with(&format!("error: the sandbox `{}` is gone (on `local`)\n", sandbox.id())),
+        "{told}"
+    );
 }
 
 #[test]
@@ -123,9 +173,17 @@ fn background_processes() {
     assert!(!is_running("309.5"));
     let again = ran(&["kill", id, process]);
     assert_eq!((again.code, again.stderr), (0, format!("note: `{process}` had ended already\n")));
-    let unknown = ran(&["kill", id, "nope"]);
-    assert_eq!(unknown.code, 125);
-    assert!(unknown.stderr.contains("nope"), "{unknown:?}");
+    for command in ["kill", "logs", "attach"] {
+        let unknown = ran(&[command, id, "nope"]);
+        assert_eq!(unknown.code, 125);
+        assert_eq!(
+            unknown.stderr,
+            format!(
+                "error: there is no process `nope` (on `local`)\nhint: `capbox ps {id}` lists its processes\n"
+            ),
+            "{command}"
+        );
+    }
 }
 
 #[test]

@@ -78,6 +78,39 @@ fn plan_picks_and_explains() {
 }
 
 #[test]
+fn a_plan_without_needs_is_an_overview() {
+    let overview = ran(&["plan"]);
+    assert_eq!(overview.code, 0);
+    let lines: Vec<&str> = overview.stdout.lines().collect();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["PROVIDER", "NATIVE", "EMULATED", "ISOLATION", "WHERE"]
+    );
+    assert!(
+        lines.iter().any(|line| line.starts_with("local ") && line.contains("container")),
+        "{overview:?}"
+    );
+    assert!(overview.stderr.starts_with("note: nothing is needed"), "{overview:?}");
+}
+
+/// What cannot be made separates nothing.
+#[test]
+fn doctor_claims_no_isolation_where_there_is_no_sandbox() {
+    let doctor = |args: &[&str]| {
+        let out = capbox(args).env("CAPBOX_STATE_DIR", "relative").output().expect("start");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    let text = doctor(&["doctor"]);
+    assert!(text.contains("local: cannot be used here: ") && text.contains("CAPBOX_STATE_DIR"), "{text}");
+    assert!(!text.contains("isolation is `container`"), "{text}");
+    let document: serde_json::Value =
+        serde_json::from_str(&doctor(&["doctor", "--json"])).expect("a document");
+    let local = &document["providers"][0];
+    assert_eq!((&local["provider"], &local["isolation"]), (&"local".into(), &serde_json::Value::Null));
+    assert_eq!(local["error"]["kind"], "permission-denied");
+}
+
+#[test]
 fn plan_by_flag_and_isolation() {
     let by_flag = json(&["plan", "--flag", "isolation=process", "--json"]);
     assert_eq!(by_flag["best"], "memory");

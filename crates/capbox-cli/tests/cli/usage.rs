@@ -9,9 +9,57 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     (&["run"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
     (&["run", "--"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
     (&["run", "--", ""], "error: `command`: is empty\n"),
+    (&["run", "echo", "hi"], "error: there is no argument `echo` here\nhint: put `--` before the command\n"),
     (
-        &["run", "echo", "hi"],
-        "error: there is no argument `echo` here\nhint: usage: capbox run [OPTIONS] -- <COMMAND>...\n",
+        &["run", "--timeout", "1s", "python3", "-c", "x"],
+        "error: there is no argument `python3` here\nhint: put `--` before the command\n",
+    ),
+    (
+        &["exec", "x", "ls", "-l"],
+        "error: there is no argument `ls` here\nhint: put `--` before the command\n",
+    ),
+    (
+        &["run", "-v", "/tmp:/work", "--", "true"],
+        "error: there is no argument `-v` here\nhint: write `--mount SOURCE:TARGET[:ro]`\n",
+    ),
+    (
+        &["run", "-e", "A=1", "--", "true"],
+        "error: there is no argument `-e` here\nhint: write `--env NAME=VALUE`\n",
+    ),
+    (
+        &["run", "-w", "/tmp", "--", "true"],
+        "error: there is no argument `-w` here\nhint: write `--cwd DIR`\n",
+    ),
+    (
+        &["exec", "x", "-u", "root", "--", "true"],
+        "error: there is no argument `-u` here\nhint: write `--user USER`\n",
+    ),
+    (&["list"], "error: there is no command `list`\nhint: `capbox ps` lists the sandboxes\n"),
+    (&["delete", "x"], "error: there is no command `delete`\nhint: `capbox rm ID` destroys a sandbox\n"),
+    (&["kill-all"], "error: there is no command `kill-all`\nhint: `capbox rm ID` destroys a sandbox\n"),
+    (&["shell", "x"], "error: there is no command `shell`\nhint: write `capbox exec -it ID -- sh`\n"),
+    (
+        &["start", "x"],
+        "error: there is no command `start`\nhint: `capbox create` makes a sandbox that stays, `capbox run -- \
+         COMMAND` runs one command\n",
+    ),
+    (
+        &["files", "read", "x:/note"],
+        "error: there is no command `read`\nhint: write `capbox files cat ID:PATH`\n",
+    ),
+    (
+        &["run", "-it", "--", "cat"],
+        "error: `-t`: our stdin is not a terminal\nhint: leave out `-t` to send it in as it is, or `-i` to send \
+         nothing in\n",
+    ),
+    (
+        &["create", "--on", "memory"],
+        "error: a sandbox of `memory` would end with this command\nhint: `capbox run` does all in one command; \
+         sandboxes of `local` stay\n",
+    ),
+    (
+        &["run", "--on", "memory", "--cpus", "2", "--", "true"],
+        "error: `--cpus` is not supported by `memory`: commands share the threads of the calling process\n",
     ),
     (
         &["run", "--timeoot", "1s", "--", "true"],
@@ -38,7 +86,24 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
         &["run", "--mount", "/tmp:relative", "--", "true"],
         "error: `--mount`: the target `relative` must be an absolute path below `/`, without `..`\n",
     ),
-    (&["run", "--mount", "/tmp", "--", "true"], "error: `--mount`: `/tmp` is not `SOURCE:TARGET[:ro]`\n"),
+    (
+        &["run", "--mount", "/tmp", "--", "true"],
+        "error: `--mount`: `/tmp` names one folder, and two are needed\nhint: write `SOURCE:TARGET[:ro]`, such as \
+         `.:/work:ro`: a folder of this machine and its place inside\n",
+    ),
+    (
+        &["run", "--mount", ":/work", "--", "true"],
+        "error: `--mount`: the folder of this machine, the part before `:`, is empty\n",
+    ),
+    (
+        &["run", "--mount", "/etc/passwd:/work", "--", "true"],
+        "error: `--mount`: `/etc/passwd` is not a folder, and only folders can be mounted\nhint: mount the folder \
+         that it is in\n",
+    ),
+    (
+        &["run", "--mount", "/no/such:/work", "--", "true"],
+        "error: `--mount`: there is no folder `/no/such` on this machine\n",
+    ),
     (
         &["run", "--net", "http://x", "--", "true"],
         "error: `--net`: the rule `http://x` has no port number after `:`\n",
@@ -54,22 +119,23 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
          digits and `_`\n",
     ),
     (
-        &["run", "-t", "--json", "--", "true"],
-        "error: `--tty` cannot be used with `--json`\nhint: usage: capbox run --tty -- <COMMAND>...\n",
-    ),
-    (
         &["run", "--on", "nowhere://", "--", "true"],
         "error: `provider`: there is no provider `nowhere`\nhint: the providers are `local`, `memory`\n",
     ),
     (
         &["run", "--on", "not a uri", "--", "true"],
-        "error: `uri`: there is no `://` in it\nhint: write `PROVIDER://TARGET?KEY=VALUE`, such as `local://` or \
-         `memory://`\n",
+        "error: `uri`: there is no `://` in it\nhint: write `PROVIDER` or `PROVIDER://TARGET?KEY=VALUE`, such as \
+         `local` or `memory://`\n",
     ),
     (&["exec", "x"], "error: missing: `COMMAND`\nhint: usage: capbox exec <ID> -- <COMMAND>...\n"),
     (
         &["files", "cat", "note"],
-        "error: `ID:PATH`: `note` names no sandbox\nhint: write the sandbox's id, `:` and a path inside, such as \
+        "error: `ID:PATH`: `note` has no `:`, so it names no path of a sandbox\nhint: write `note:PATH`; `note:` \
+         alone is the default folder of `note`\n",
+    ),
+    (
+        &["files", "cat", "./a:b"],
+        "error: `ID:PATH`: `./a:b` names no sandbox\nhint: write the sandbox's id, `:` and a path inside, such as \
          `ID:/tmp/note`\n",
     ),
     (
@@ -136,9 +202,92 @@ fn values_of_variables_are_not_shown() {
 fn what_is_not_supported_says_who_supports_it() {
     let ran = ran(&["run", "--on", "memory://", "-t", "--", "true"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (125, ""));
-    let lines: Vec<&str> = ran.stderr.lines().collect();
-    assert!(lines[0].starts_with("error: ") && lines[0].contains("exec.pty"), "{ran:?}");
-    assert_eq!(lines[1], "hint: `exec.pty` is supported by `local`");
+    assert_eq!(
+        ran.stderr,
+        "error: `-t` is not supported by `memory`: the interpreter has no terminal\nhint: `-t` is supported by \
+         `local`\n"
+    );
+}
+
+#[test]
+fn what_is_not_there_yet_is_named_as_it_was_asked_for() {
+    let ran = ran(&["run", "--net", "example.com", "--on", "memory", "--", "true"]);
+    assert!(ran.stderr.starts_with("error: `--net HOST` is not supported by `memory`: "), "{ran:?}");
+}
+
+/// The id alone means the same as the URI without anything in it.
+#[test]
+fn a_provider_is_named_by_its_id() {
+    for on in ["memory", "memory://"] {
+        assert_eq!(ran(&["run", "--on", on, "--", "echo hi"]).printed(), "hi\n");
+        assert_eq!(ran(&["caps", on]).printed(), ran(&["caps", "memory"]).printed());
+    }
+}
+
+/// Who asks for documents gets one also where the command line is wrong.
+#[test]
+fn command_lines_that_are_wrong_have_a_document_too() {
+    let run = ran(&["run", "--json", "--timeout", "5", "--", "true"]);
+    assert_eq!(run.code, 125);
+    let document: serde_json::Value = serde_json::from_str(&run.stdout).expect("a document");
+    assert_eq!(
+        (&document["cause"], &document["exit_code"], &document["error"]["kind"]),
+        (&"failed".into(), &125.into(), &"invalid-argument".into())
+    );
+    for args in
+        [&["ps", "--json", "--nope"][..], &["ps", "--json", "no-such"], &["plan", "--json", "--need", "x"]]
+    {
+        let ran = ran(args);
+        assert_eq!(ran.code, 125, "{args:?}");
+        let document: serde_json::Value = serde_json::from_str(&ran.stdout).expect("a document");
+        assert!(
+            document["error"]["message"].as_str().is_some_and(|message| ran.stderr.contains(message)),
+            "{ran:?}"
+        );
+    }
+    let both = ran(&["run", "-t", "--json", "--", "true"]);
+    assert_eq!(both.code, 125);
+    assert_eq!(
+        both.stderr,
+        "error: `--tty` cannot be used with `--json`\nhint: usage: capbox run --tty -- <COMMAND>...\n"
+    );
+    assert!(both.stdout.contains("\"invalid-argument\""), "{both:?}");
+    // What is meant for the command is no wish of ours.
+    assert_eq!(ran(&["run", "--on", "nowhere", "--", "echo", "--json"]).stdout, "");
+}
+
+#[test]
+fn the_state_folder_is_told_and_checked() {
+    for args in [&["--help"][..], &["help"]] {
+        let ran = ran(args);
+        assert!(ran.stdout.contains("CAPBOX_STATE_DIR") || ran.code == 125, "{ran:?}");
+    }
+    let with_state = |folder: &str| {
+        let out = capbox(&["ps"]).env("CAPBOX_STATE_DIR", folder).output().expect("start");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let hint = "hint: set `CAPBOX_STATE_DIR` to the absolute path of a folder of your own\n";
+    assert_eq!(
+        with_state("relative"),
+        (
+            Some(125),
+            format!(
+                "error: the folder that keeps sandboxes, `relative`, cannot be used: `CAPBOX_STATE_DIR` is not an \
+                 absolute path\n{hint}"
+            )
+        )
+    );
+    if rustix::process::geteuid().is_root() {
+        let folder = crate::host().join("of-another-user");
+        std::fs::create_dir_all(&folder).expect("make a folder");
+        std::os::unix::fs::chown(&folder, Some(12_345), Some(12_345)).expect("give it away");
+        let shown = folder.canonicalize().expect("resolve");
+        let told = format!(
+            "error: the folder that keeps sandboxes, `{}`, cannot be used: it belongs to another user\n{hint}",
+            shown.display()
+        );
+        assert_eq!(with_state(folder.to_str().expect("UTF-8")), (Some(125), told));
+    }
 }
 
 #[test]
