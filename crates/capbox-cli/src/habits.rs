@@ -61,6 +61,9 @@ pub(crate) fn argument(argument: &str) -> Option<String> {
     if runs && !argument.starts_with('-') && !std::env::args_os().any(|word| word == "--") {
         return Some("put `--` before the command".to_owned());
     }
+    if typed.first().is_some_and(|word| word == "create") && !argument.starts_with('-') {
+        return Some(format!("write `--name {argument}` to name the sandbox"));
+    }
     find(OPTIONS, argument)
 }
 

@@ -56,20 +56,20 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
     for mount in mounts {
         let Mount { source, target, read_only, unprotected } = mount;
         check_target(target)?;
-        let invalid = |reason| Err(Error::InvalidArgument { name: "mount source", reason });
         let shown = source.display();
         let source = match fs::canonicalize(source) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return invalid(format!("there is no folder `{shown}` on this machine"));
+                return Err(Error::NotFound { what: "folder of this machine", name: shown.to_string() });
             }
             other => other.on(source)?,
         };
         let meta = fs::metadata(&source).on(&source)?;
         if !meta.is_dir() {
-            return invalid(format!("`{shown}` is not a folder; mount the folder that it is in"));
+            return Err(Error::NotADirectory { path: shown.to_string() });
         }
         if source.starts_with(state) {
-            return invalid(format!("`{shown}` is in the folder that keeps sandboxes apart"));
+            let reason = format!("`{shown}` is in the folder that keeps sandboxes apart");
+            return Err(Error::InvalidArgument { name: "mount source", reason });
         }
         let mut wire = proto::Mount {
             target: bytes(target).into(),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use capbox::api::{AnySandbox, Entry, EntryKind, Match, ReadRange, SearchQuery, WriteOptions};
 use capbox::prelude::{Capability, Files, SandboxPath};
-use capbox::{Error, Result};
+use capbox::{Error, ErrorKind, Result};
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -203,7 +203,10 @@ pub(crate) async fn run(command: Command) -> Outcome {
             let mut options = WriteOptions::default();
             options.mode = mode;
             options.parents = parents;
-            files.write_with(place.path, content, options).await?;
+            files.write_with(place.path, content, options).await.map_err(|error| {
+                let no_folder = error.kind() == ErrorKind::NotFound && error.hint().is_none() && !parents;
+                if no_folder { error.with_hint("`-p` makes the folders above it") } else { error }
+            })?;
         }
         Command::Mkdir { at } => {
             let (files, place) = at.open().await?;

@@ -137,6 +137,21 @@ fn wrong_kinds_of_files() {
     }
 }
 
+/// What cannot be written is named as it was asked for, and not by a file beside it.
+#[test]
+fn files_that_cannot_be_written() {
+    let sandbox = Sandbox::create();
+    let missing = ran(&["files", "write", &sandbox.at("/tmp/no/note")]);
+    assert_eq!(missing.code, 125);
+    assert_eq!(
+        missing.stderr,
+        "error: there is no folder `/tmp/no` (on `local`)\nhint: `-p` makes the folders above it\n"
+    );
+    let forbidden = ran(&["files", "write", &sandbox.at("/usr/note")]);
+    assert_eq!(forbidden.code, 125);
+    assert!(forbidden.stderr.starts_with("error: permission denied: `/usr/note`: "), "{forbidden:?}");
+}
+
 /// B81, B82, B186: names are bytes.
 #[test]
 fn odd_names() {

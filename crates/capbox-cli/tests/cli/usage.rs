@@ -34,6 +34,10 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
         &["exec", "x", "-u", "root", "--", "true"],
         "error: there is no argument `-u` here\nhint: write `--user USER`\n",
     ),
+    (
+        &["create", "box"],
+        "error: there is no argument `box` here\nhint: write `--name box` to name the sandbox\n",
+    ),
     (&["list"], "error: there is no command `list`\nhint: `capbox ps` lists the sandboxes\n"),
     (&["delete", "x"], "error: there is no command `delete`\nhint: `capbox rm ID` destroys a sandbox\n"),
     (&["kill-all"], "error: there is no command `kill-all`\nhint: `capbox rm ID` destroys a sandbox\n"),

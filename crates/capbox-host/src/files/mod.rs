@@ -197,7 +197,20 @@ impl Files {
         let mode = mode.or(old.map(|old| old.mode)).unwrap_or(0o644);
         let beside = path.with_file_name(format!(".capbox-{}", random_name(16)));
         let flags = open::WRITE | open::CREATE | open::EXCLUSIVE;
-        let mut file = self.open_with(&beside, flags, 0o600)?;
+        let mut file = self.open_with(&beside, flags, 0o600).map_err(|error| {
+            // The caller knows nothing of a file beside the one that was asked for.
+            let shown = |path: &Path| path.display().to_string();
+            match error {
+                Error::NotFound { .. } => {
+                    let folder = path.parent().map(shown).unwrap_or_default();
+                    Error::NotFound { what: "folder", name: folder }
+                }
+                Error::Permission { what } => {
+                    Error::Permission { what: what.replace(&shown(&beside), &shown(&path)) }
+                }
+                other => other,
+            }
+        })?;
         let written = io::copy(content, &mut file)
             .and_then(|len| file.set_permissions(Permissions::from_mode(mode & 0o1777)).map(|()| len))
             .on(&path)
