@@ -2,6 +2,8 @@
 
 use capbox_core::provider::Provider;
 
+#[cfg(feature = "provider-docker")]
+pub use capbox_docker as docker;
 #[cfg(feature = "provider-local")]
 pub use capbox_local as local;
 #[cfg(feature = "provider-memory")]
@@ -9,6 +11,8 @@ pub use capbox_memory as memory;
 
 /// The providers that are compiled in, by id.
 pub(crate) const PROVIDERS: &[Provider] = &[
+    #[cfg(feature = "provider-docker")]
+    capbox_docker::PROVIDER,
     #[cfg(feature = "provider-local")]
     capbox_local::PROVIDER,
     #[cfg(feature = "provider-memory")]

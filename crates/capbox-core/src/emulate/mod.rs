@@ -22,6 +22,7 @@
 //! | [`RunByStreaming`] | `exec.run` | `exec.streaming` |
 //! | [`ExitCodeByFile`] | `exec.run` | [`RawRun`], [`Wrapped`] |
 //! | [`WrapCwd`], [`WrapEnv`], [`WrapTimeout`] | `exec.cwd`, `exec.env`, `exec.timeout` | [`Wrapped`] |
+//! | [`PollMetrics`] | `meta.metrics-stream` | `meta.metrics` |
 //! | [`ForkBySnapshot`] | `snapshot.fork` | `snapshot.snapshot`, `source.from-snapshot` |
 //!
 //! Nothing here emulates a kill or a signal: a process id of one provider says nothing about a pid inside.
@@ -30,6 +31,7 @@ mod exit_code;
 mod files_over_exec;
 mod fork_by_snapshot;
 mod host;
+mod poll_metrics;
 mod polling;
 mod run_by_streaming;
 mod search_by_files;
@@ -42,6 +44,7 @@ mod wrap;
 pub use self::exit_code::{ExitCodeByFile, RawRun};
 pub use self::files_over_exec::FilesOverExec;
 pub use self::fork_by_snapshot::ForkBySnapshot;
+pub use self::poll_metrics::PollMetrics;
 pub use self::polling::Polling;
 pub use self::run_by_streaming::RunByStreaming;
 pub use self::search_by_files::SearchByFiles;

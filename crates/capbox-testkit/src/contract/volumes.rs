@@ -3,7 +3,7 @@
 use capbox_core::api::{AnySandbox, Volumes};
 use capbox_core::capability::{Capability, cap};
 use capbox_core::error::{Error, ErrorKind};
-use capbox_core::spec::VolumeMount;
+use capbox_core::spec::{ReadOnlyVolumes, SubPaths, VolumeMount};
 
 use super::{Ask, Case, Contract, cases};
 use crate::bench::{Bench, get, mark, put, run, sh};
@@ -150,8 +150,9 @@ async fn targets_that_are_none_are_refused(t: &Bench) -> Check {
 }
 
 impl Contract for cap::VolumeSubPath {
-    const ASK: Ask = Ask::Create(|spec, _| {
-        Ok(spec.volumes(VolumeMount::new("contract-refused", "/volume").with_sub_path("tenant")))
+    const ASK: Ask = Ask::Create(|spec, t| {
+        let mount = VolumeMount::new("contract-refused", "/volume").with_sub_path("tenant");
+        Ok(if t.can(Capability::Volumes) { spec.volumes(mount) } else { spec.volume_sub_paths(SubPaths) })
     });
     const CASES: &'static [Case] = cases![
         a_tenant_sees_its_own_folder_only,
@@ -210,8 +211,13 @@ async fn folders_above_are_refused(t: &Bench) -> Check {
 }
 
 impl Contract for cap::VolumeReadOnly {
-    const ASK: Ask = Ask::Create(|spec, _| {
-        Ok(spec.volumes(VolumeMount::new("contract-refused", "/volume").with_read_only()))
+    const ASK: Ask = Ask::Create(|spec, t| {
+        let mount = VolumeMount::new("contract-refused", "/volume").with_read_only();
+        Ok(if t.can(Capability::Volumes) {
+            spec.volumes(mount)
+        } else {
+            spec.volumes_read_only(ReadOnlyVolumes)
+        })
     });
     const CASES: &'static [Case] = cases![it_is_read_and_never_written];
 }

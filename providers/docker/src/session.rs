@@ -1,0 +1,229 @@
+//! A living sandbox: a container, and the way to the guest inside.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
+use capbox_core::provider::*;
+use capbox_guest::client::Relay;
+use capbox_guest::proto::{Bytes, Contain};
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::Mutex;
+use tokio_util::io::StreamReader;
+
+use crate::create::Original;
+use crate::engine::Engine;
+use crate::error::{from_engine, is_absent, is_conflict};
+use crate::{labels, program};
+
+/// A container.
+///
+/// The creator's connection to the guest is the lease: when it closes, the guest ends the sandbox, unless it was
+/// detached.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) id: String,
+    /// The engine's id, which stays when the name changes.
+    pub(crate) container: String,
+    pub(crate) leased: AtomicBool,
+    pub(crate) paused: AtomicBool,
+    pub(crate) native: Native,
+    relay: Mutex<Option<Relay>>,
+}
+
+/// What `sandbox.native()` gives. Outside semver.
+#[derive(Clone, Debug)]
+pub struct Native {
+    /// The engine's client.
+    pub engine: bollard::Docker,
+    /// The engine's id of the container.
+    pub container: String,
+}
+
+/// What a container that was started is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Booted {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) owned: bool,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Arc<Engine>, id: String, container: String, leased: bool) -> Self {
+        let native = Native { engine: engine.raw.clone(), container: container.clone() };
+        Self {
+            engine,
+            id,
+            container,
+            native,
+            leased: AtomicBool::new(leased),
+            paused: AtomicBool::new(false),
+            relay: Mutex::new(None),
+        }
+    }
+
+    /// What the engine says of the container.
+    pub(crate) async fn inspect(&self) -> Result<ContainerInspectResponse> {
+        let api = self.engine.api().await?;
+        api.inspect_container(&self.container, None).await.map_err(|error| self.failed(error))
+    }
+
+    /// The one error for a failed request about this sandbox.
+    pub(crate) fn failed(&self, error: bollard::errors::Error) -> Error {
+        if is_absent(&error) {
+            return self.gone().with_source(error);
+        }
+        from_engine(error, &format!("the sandbox `{}`", self.id))
+    }
+
+    pub(crate) fn gone(&self) -> Error {
+        Error::new(ErrorKind::SandboxGone, format!("the sandbox `{}` is gone", self.id))
+            .with_admitted(Admitted::No)
+    }
+
+    pub(crate) fn does_not_run(&self) -> Error {
+        Error::new(ErrorKind::Conflict, format!("the sandbox `{}` is stopped", self.id))
+            .with_hint(format!("start it: `capbox start {}`", self.id))
+    }
+
+    pub(crate) fn is_paused(&self) -> Error {
+        Error::new(ErrorKind::Conflict, format!("the sandbox `{}` is paused", self.id))
+            .with_hint(format!("let it go on: `capbox resume {}`", self.id))
+    }
+
+    /// The way to the guest, opened where it is not open.
+    pub(crate) async fn relay(&self) -> Result<Relay> {
+        if self.paused.load(Ordering::SeqCst) {
+            return Err(self.is_paused());
+        }
+        let mut held = self.relay.lock().await;
+        if let Some(relay) = held.as_ref().filter(|relay| relay.lost().now_or_never().is_none()) {
+            return Ok(relay.clone());
+        }
+        *held = None;
+        let relay = self.open().await?;
+        *held = Some(relay.clone());
+        Ok(relay)
+    }
+
+    /// Close the way to the guest, after the container was stopped.
+    pub(crate) async fn close(&self) {
+        *self.relay.lock().await = None;
+    }
+
+    /// Start a relay inside, and greet it.
+    async fn open(&self) -> Result<Relay> {
+        let api = self.engine.api().await?;
+        let options = CreateExecOptions {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            user: Some("0:0".to_owned()),
+            cmd: Some(vec![program::PATH.to_owned(), "relay".to_owned()]),
+            ..CreateExecOptions::default()
+        };
+        let exec = match api.create_exec(&self.container, options).await {
+            Ok(exec) => exec,
+            Err(error) if is_conflict(&error) => return Err(self.why_not().await),
+            Err(error) => return Err(self.failed(error)),
+        };
+        let started = api.start_exec(&exec.id, None).await.map_err(|error| self.failed(error))?;
+        let StartExecResults::Attached { output, input } = started else {
+            return Err(Error::new(ErrorKind::Provider, "the engine gives no stream to the guest"));
+        };
+        let output = output.filter_map(|chunk| {
+            std::future::ready(match chunk {
+                Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
+                // The relay says nothing there; the engine may, of a start that failed.
+                Ok(_) => None,
+                Err(error) => Some(Err(std::io::Error::other(error))),
+            })
+        });
+        Relay::connect(StreamReader::new(output), input).await.map_err(|error| self.of_guest(error))
+    }
+
+    /// Why the engine starts nothing in the container now.
+    async fn why_not(&self) -> Error {
+        match self.inspect().await {
+            Err(error) => error,
+            Ok(facts) => match facts.state.and_then(|state| state.status) {
+                Some(ContainerStateStatusEnum::PAUSED) => self.is_paused(),
+                _ => self.does_not_run(),
+            },
+        }
+    }
+
+    /// The one error for a failed request to the guest about the sandbox as a whole.
+    pub(crate) fn of_guest(&self, error: capbox_guest::client::Error) -> Error {
+        use capbox_guest::client::{Admitted as Known, Error as Failure};
+        let (kind, admitted) = match &error {
+            Failure::Lost { admitted: Known::No, .. } => (ErrorKind::ConnectionLost, Admitted::No),
+            Failure::Lost { admitted: Known::Yes, .. } => (ErrorKind::ConnectionLost, Admitted::Yes),
+            Failure::Lost { .. } => (ErrorKind::ConnectionLost, Admitted::Unknown),
+            Failure::Version => (ErrorKind::Conflict, Admitted::No),
+            Failure::Refused(_) => (ErrorKind::Conflict, Admitted::No),
+            _ => (ErrorKind::Provider, Admitted::No),
+        };
+        Error::new(kind, format!("the sandbox `{}`: {error}", self.id))
+            .with_admitted(admitted)
+            .with_source(error)
+    }
+
+    /// Tell the container, which was just started, what it is for; this connection is then the lease.
+    pub(crate) async fn boot(&self, booted: Booted) -> Result<()> {
+        let config = self.inspect().await?.config.unwrap_or_default();
+        let all = config.labels.unwrap_or_default();
+        let relay = self.relay().await?;
+        let Original { user, .. } = Original::of(&all);
+        let contain = Contain {
+            id: self.id.as_str().into(),
+            env: config.env.iter().flatten().filter_map(|line| variable(line)).collect(),
+            cwd: config
+                .working_dir
+                .filter(|cwd| cwd.starts_with('/'))
+                .unwrap_or_else(|| "/".to_owned())
+                .as_str()
+                .into(),
+            user: user.as_str().into(),
+            labels: Vec::new(),
+            meta: Bytes::default(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            hostname: self.id.as_str().into(),
+            ttl: booted.ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
+            owned: booted.owned,
+            created: created(&all),
+        };
+        relay.boot(contain).await.map_err(|error| self.of_guest(error))
+    }
+}
+
+/// A leased sandbox ends with its last handle. Without a runtime the guest still ends, and its container is removed by
+/// the next client.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.leased.load(Ordering::SeqCst) {
+            return;
+        }
+        let (engine, container) = (self.engine.clone(), self.container.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = crate::client::remove(&engine.raw, &container).await {
+                    tracing::warn!(container, %error, "a container is left; `capbox reap` removes it");
+                }
+            });
+        }
+    }
+}
+
+fn created(all: &HashMap<String, String>) -> u64 {
+    labels::time(all, labels::CREATED).map_or(0, labels::millis)
+}
+
+fn variable(line: &str) -> Option<(Bytes, Bytes)> {
+    let (name, value) = line.split_once('=')?;
+    Some((name.into(), value.into()))
+}
