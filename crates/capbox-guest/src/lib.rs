@@ -27,7 +27,13 @@ pub mod stream;
 mod log;
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[macro_use]
 pub mod sys;
+
+#[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[allow(dead_code)] // what installs a filter
+#[path = "program/seccomp.rs"]
+mod seccomp;
 
 /// The guest program, or nothing on a target that cannot run one.
 #[cfg(guest_program)]
