@@ -257,7 +257,7 @@ impl Files<'_> {
                 Err(Errno::NOTDIR) => return Ok(os::unlinkat(parent.raw(), &name, 0)?),
                 other => return Ok(other?),
             }
-            remove::contents(&remove::open(&parent, &name)?);
+            let _removed = remove::contents(&remove::open(&parent, &name)?);
             Ok(os::unlinkat(parent.raw(), &name, sys::AT_REMOVEDIR)?)
         })();
         sys::exit_group(match result {

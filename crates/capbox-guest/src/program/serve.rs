@@ -172,7 +172,7 @@ pub(crate) fn contain(sandbox: Sandbox, boot_within: u64) {
 }
 
 fn serve(boot: Boot, sandbox: Sandbox, owner: Option<Fd>, deadline: Option<u64>) {
-    let Ok(epoll) = os::epoll_create() else { return sandbox.remove() };
+    let Ok(epoll) = os::epoll_create() else { return drop(sandbox.remove()) };
     let starter = Starter::new(&boot);
     let mut server = Server {
         boot,
@@ -194,7 +194,7 @@ fn serve(boot: Boot, sandbox: Sandbox, owner: Option<Fd>, deadline: Option<u64>)
         chunk: os::buffer(64 * 1024),
     };
     server.serve(owner);
-    server.end();
+    server.end()
 }
 
 fn deadline(millis: u64) -> Option<u64> {
@@ -235,8 +235,8 @@ impl Server {
         }
     }
 
-    /// Ends all that runs, removes the sandbox's folder. The process ends right after.
-    fn end(&mut self) {
+    /// Ends all that runs, removes the sandbox's folder, and ends this process.
+    fn end(self) -> ! {
         loop {
             let _ = os::kill(-1, 9);
             // SAFETY: nothing but the number is asked for.
@@ -245,7 +245,12 @@ impl Server {
                 Err(_) => break,
             }
         }
-        self.sandbox.remove();
+        let _removed = self.sandbox.remove();
+        // Whoever is connected hears of it now. The kernel closes the rest, but only after it has taken namespaces and
+        // mounts apart, for which nobody need wait.
+        drop((self.jobs, self.sources, self.sandbox.listener));
+        drop(self.farewell);
+        sys::exit_group(0)
     }
 
     fn add(&mut self, fd: i32, events: u32, source: Source) -> u64 {

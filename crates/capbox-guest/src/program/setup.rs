@@ -80,10 +80,10 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     /// Removes what it has on the host. Nothing may run any more.
-    pub(crate) fn remove(&self) {
-        if let Some(folder) = &self.folder {
-            folder.remove();
-        }
+    ///
+    /// Answers as [`remove::contents`] does.
+    pub(crate) fn remove(&self) -> Vec<Fd> {
+        self.folder.as_ref().map(Folder::remove).unwrap_or_default()
     }
 }
 
@@ -119,11 +119,14 @@ impl Folder {
     }
 
     /// Removes the folder and all that is in it. Nothing may run any more.
-    pub(crate) fn remove(&self) {
-        remove::contents(&self.own);
+    ///
+    /// Answers as [`remove::contents`] does.
+    pub(crate) fn remove(&self) -> Vec<Fd> {
+        let removed = remove::contents(&self.own);
         if let Ok(path) = os::path(&self.name) {
             let _ = os::unlinkat(self.parent.raw(), &path, sys::AT_REMOVEDIR);
         }
+        removed
     }
 }
 
@@ -164,7 +167,7 @@ pub(crate) fn build(boot: &Boot, sources: Vec<Fd>) -> core::result::Result<Sandb
             Ok(Sandbox { place: Place::Own, folder: Some(folder), listener, proc, root, devpts, descriptors })
         }
         Err(failure) => {
-            folder.remove();
+            let _removed = folder.remove();
             Err(failure)
         }
     }
@@ -260,8 +263,11 @@ fn furnish(
         }
     }
     // And one for this program alone, which must see all processes.
-    let proc = new_mount(c"proc", &[], attr::NOSUID | attr::NODEV | attr::NOEXEC).at("mount /proc")?;
-    let proc = os::openat(proc.raw(), c".", sys::O_RDONLY | sys::O_DIRECTORY, 0).at("open /proc")?;
+    let proc_mount =
+        new_mount(c"proc", &[], attr::NOSUID | attr::NODEV | attr::NOEXEC).at("mount /proc")?;
+    let proc = os::openat(proc_mount.raw(), c".", sys::O_RDONLY | sys::O_DIRECTORY, 0).at("open /proc")?;
+    // Never closed: that would unmount it, and the kernel would wait until no processor can be looking at it.
+    core::mem::forget(proc_mount);
     for (mount, tree) in boot.mounts.iter().zip(mounts) {
         attach_mount(boot, mount, &tree)?;
     }
