@@ -1,14 +1,20 @@
 //! Arguments that several commands share.
 
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use capbox::api::{AnyClient, AnySandbox};
+use capbox::api::{AnyClient, AnySandbox, Progress};
 use capbox::prelude::{Env, Mount, Network, Program, SandboxPath, Spec};
-use capbox::spec::{self, Command, DEFAULT_MAX_OUTPUT, ExecOptions, Labels};
-use capbox::{Error, ErrorKind, Registry, Result};
+use capbox::spec::{
+    self, Command, DEFAULT_MAX_OUTPUT, ExecOptions, Gpu, Image, Labels, PrivateNetwork, VolumeMount,
+};
+use capbox::{Capability, Error, ErrorKind, Registry, Result};
 use clap::Args;
+
+use crate::{failure, text};
 
 /// Where sandboxes are, unless `--on` or `CAPBOX_ON` says otherwise.
 const DEFAULT_ON: &str = "local";
@@ -83,6 +89,44 @@ pub(crate) struct SpecArgs {
     /// A folder of this machine, seen inside; writable unless `:ro`, but for what host tools trust
     #[arg(long, value_name = "SRC:DST[:ro]", value_parser = mount)]
     mount: Vec<Mount>,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// A port to expose, where the provider must know it from the start; may be repeated
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Vec<u16>,
+    /// A volume, or one folder of it, seen inside; may be repeated
+    #[arg(long, value_name = "VOLUME[/DIR]:DST[:ro]", value_parser = volume)]
+    volume: Vec<VolumeMount>,
+    /// A network of its own that sandboxes share by its name, reached by the others as HOST
+    #[arg(long, value_name = "NETWORK[/HOST]", value_parser = private_network)]
+    private_network: Option<PrivateNetwork>,
+    /// GPUs: how many, and of which model where the provider has a choice
+    #[arg(long, value_name = "[MODEL:]N", value_parser = gpu)]
+    gpu: Option<Gpu>,
+}
+
+/// What a sandbox starts from, in place of what the URI says.
+#[derive(Args)]
+#[group(multiple = false)]
+pub(crate) struct ImageArgs {
+    /// An image by name
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// An image in an archive on this machine
+    #[arg(long, value_name = "FILE")]
+    image_archive: Option<PathBuf>,
+    /// An image to be built from a folder on this machine
+    #[arg(long, value_name = "DIR")]
+    image_context: Option<PathBuf>,
+}
+
+impl ImageArgs {
+    fn image(&self) -> Option<Image> {
+        let name = self.image.clone().map(Image::Name);
+        let archive = || self.image_archive.clone().map(Image::Archive);
+        let context = || self.image_context.clone().map(Image::Context);
+        name.or_else(archive).or_else(context)
+    }
 }
 
 impl SpecArgs {
@@ -96,10 +140,34 @@ impl SpecArgs {
         spec.disk = self.disk;
         spec.processes = self.pids;
         spec.mounts = (!self.mount.is_empty()).then(|| self.mount.clone().into());
+        spec.volumes = (!self.volume.is_empty()).then(|| self.volume.clone().into());
+        spec.ports = (!self.port.is_empty()).then(|| self.port.clone());
+        spec.private_network.clone_from(&self.private_network);
+        spec.gpu.clone_from(&self.gpu);
+        if let Some(image) = self.image.image() {
+            spec = spec.image(image);
+        }
         match &self.net {
             Some(network) => spec.network(network.clone()),
             None => spec,
         }
+    }
+
+    /// The same, with its image made ready: pulling and building take longer than a create may, and have a log.
+    pub(crate) async fn prepared(&self, client: &AnyClient) -> Result<Spec> {
+        let spec = self.spec();
+        // What the provider does not take is refused by create, in its own words.
+        let sources = [Capability::ImageName, Capability::ImageArchive, Capability::ImageContext];
+        let asked = spec.asked();
+        let refused = asked.iter().any(|row| sources.contains(row) && !client.can(*row));
+        if refused || !client.can(Capability::PrepareImage) || spec.template.is_some() {
+            return Ok(spec);
+        }
+        let log = Log::new();
+        let image = client.prepare_image(self.image.image(), |progress| log.tell(&progress)).await?;
+        let mut spec = spec;
+        (spec.image_archive, spec.image_context) = (None, None);
+        Ok(spec.image(image))
     }
 }
 
@@ -190,6 +258,27 @@ pub(crate) fn env(pairs: &[OsString]) -> Result<Option<Env>> {
     Ok((!env.is_empty()).then_some(env))
 }
 
+/// How a pull or a build goes, on stderr: for people who wait.
+struct Log {
+    shown: bool,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { shown: std::io::stderr().is_terminal() }
+    }
+
+    fn tell(&self, progress: &Progress) {
+        // Bytes that come in are no line of a log.
+        if !self.shown || progress.done.is_some() || progress.text.is_empty() {
+            return;
+        }
+        let Progress { part, text, .. } = progress;
+        let line = if part.is_empty() { text.clone() } else { format!("{part}: {text}") };
+        failure::note(text::in_a_line(&line));
+    }
+}
+
 /// Labels, from `NAME=VALUE`.
 pub(crate) fn labels(pairs: &[String]) -> Result<Option<Labels>> {
     let mut labels = Labels::default();
@@ -252,7 +341,7 @@ pub(crate) fn sandbox_path(path: &OsStr) -> SandboxPath {
     SandboxPath::from_bytes(path.as_bytes())
 }
 
-fn duration(text: &str) -> Result<Duration> {
+pub(crate) fn duration(text: &str) -> Result<Duration> {
     spec::parse_duration(text)
 }
 
@@ -262,6 +351,28 @@ fn size(text: &str) -> Result<u64> {
 
 fn network(text: &str) -> Result<Network> {
     text.parse()
+}
+
+fn volume(text: &str) -> Result<VolumeMount> {
+    text.parse()
+}
+
+fn private_network(text: &str) -> Result<PrivateNetwork, String> {
+    let (network, host) = text.split_once('/').map_or((text, None), |(n, h)| (n, Some(h)));
+    let member = PrivateNetwork::named(network);
+    Ok(match host {
+        Some(host) => member.with_host(host),
+        None => member,
+    })
+}
+
+fn gpu(text: &str) -> Result<Gpu, String> {
+    let (model, number) = text.rsplit_once(':').unwrap_or(("", text));
+    Ok(match number.parse() {
+        Ok(0) => return Err(format!("`{text}` asks for no GPU")),
+        Ok(count) => Gpu { model: model.to_owned(), count },
+        Err(_) => Gpu { model: text.to_owned(), count: 1 },
+    })
 }
 
 /// A mount, whose folder is looked for here already: the provider's message could not name the option.

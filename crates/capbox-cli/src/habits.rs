@@ -14,10 +14,12 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "write `capbox exec -it ID -- sh`",
     ),
     (
-        &["start", "new", "up", "launch", "spawn"],
+        &["new", "up", "launch", "spawn"],
         "`capbox create` makes a sandbox that stays, `capbox run -- COMMAND` runs one command",
     ),
-    (&["stop", "pause"], "`capbox rm ID` ends a sandbox, and what is in it is gone"),
+    (&["unpause"], "`capbox resume ID` lets a sandbox go on"),
+    (&["commit", "save"], "`capbox snapshot create ID` keeps the disk of a sandbox"),
+    (&["stats", "top"], "`capbox metrics ID` tells what a sandbox uses"),
     (&["copy", "push", "pull", "upload", "download", "put", "get"], "write `capbox cp SOURCE TARGET`"),
     (&["capabilities", "providers", "features"], "`capbox caps` lists the providers and what they can do"),
     (&["help"], "`capbox --help` lists the commands, `capbox COMMAND --help` explains one"),
@@ -37,7 +39,8 @@ const FILES: &[(&[&str], &str)] = &[
 
 /// Options by their names elsewhere.
 const OPTIONS: &[(&[&str], &str)] = &[
-    (&["-v", "--volume"], "write `--mount SOURCE:TARGET[:ro]`"),
+    (&["-v"], "write `--mount SOURCE:TARGET[:ro]`, or `--volume VOLUME:TARGET`"),
+    (&["-p", "--publish"], "write `--port PORT`, and then `capbox port ID PORT`"),
     (&["-e"], "write `--env NAME=VALUE`"),
     (&["-w", "--workdir", "--cd"], "write `--cwd DIR`"),
     (&["-u"], "write `--user USER`"),

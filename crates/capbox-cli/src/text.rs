@@ -56,6 +56,19 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
+/// A number of bytes: `1.5 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    #[allow(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    let mut size = bytes as f64;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{size:.1} {}", UNITS[unit]) }
+}
+
 /// A time as RFC 3339, in UTC.
 pub(crate) fn time(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()

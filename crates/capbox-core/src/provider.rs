@@ -185,6 +185,13 @@ pub trait SnapshotList: Backend {
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
 }
 
+/// `snapshot.delete`.
+#[async_trait]
+pub trait SnapshotDelete: Backend {
+    /// Delete one; sandboxes that were created from it go on. An unknown id is `NotFound`.
+    async fn delete_snapshot(&self, id: &str) -> Result<()>;
+}
+
 /// `source.prepare`.
 #[async_trait]
 pub trait PrepareImage: Backend {
@@ -435,8 +442,6 @@ pub trait FilesSearch: Send + Sync {
 pub trait Snapshot: Send + Sync {
     /// Keep the disk; the snapshot outlives the sandbox.
     async fn create(&self, name: Option<&str>) -> Result<SnapshotInfo>;
-    /// Delete one.
-    async fn delete(&self, id: &str) -> Result<()>;
 }
 
 /// `snapshot.fork`.

@@ -21,6 +21,7 @@ pub(crate) const PROVIDERS: &[Provider] = &[
 
 /// Every provider of the project: its id, its feature, and whether that is enabled.
 pub(crate) const FEATURES: &[(&str, &str, bool)] = &[
+    ("docker", "provider-docker", cfg!(feature = "provider-docker")),
     ("local", "provider-local", cfg!(feature = "provider-local")),
     ("memory", "provider-memory", cfg!(feature = "provider-memory")),
 ];

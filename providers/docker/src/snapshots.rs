@@ -69,8 +69,11 @@ impl Snapshot for Session {
         info.created = Some(SystemTime::now());
         Ok(info)
     }
+}
 
-    async fn delete(&self, id: &str) -> Result<()> {
+#[async_trait]
+impl SnapshotDelete for Docker {
+    async fn delete_snapshot(&self, id: &str) -> Result<()> {
         if !is_id(id) {
             return Err(absent(id));
         }

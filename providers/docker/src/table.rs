@@ -100,6 +100,7 @@ capbox_core::table! { Docker {
     // snapshot
     Snapshot: Native = "of the disk; volumes are left out";
     SnapshotList: Native;
+    SnapshotDelete: Native;
     MemorySnapshot: No = "checkpoints are an experiment of the engine, and do not survive its own updates";
     Fork: Emulated<ForkBySnapshot> = "takes a snapshot and deletes it; lifetime, network and limits of the copies are the defaults";
     MemoryFork: No = "checkpoints are an experiment of the engine, and do not survive its own updates";

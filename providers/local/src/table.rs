@@ -98,6 +98,7 @@ capbox_core::table! { Local {
 
     // snapshot
     Snapshot: NotYet = "sealing the writable layer is not in capbox yet";
+    SnapshotDelete: NotYet = "snapshots are not in capbox yet";
     SnapshotList: NotYet = "snapshots are not in capbox yet";
     MemorySnapshot: No = "the kernel has no such thing that works without root";
     Fork: NotYet = "snapshots are not in capbox yet";

@@ -111,6 +111,13 @@ impl SnapshotList for Memory {
     }
 }
 
+#[async_trait]
+impl SnapshotDelete for Memory {
+    async fn delete_snapshot(&self, id: &str) -> Result<()> {
+        self.store.delete(id)
+    }
+}
+
 /// The sandboxes and snapshots of a client. It is what `native()` gives, and it is outside semver.
 #[derive(Default)]
 pub struct Store(Mutex<Inner>);

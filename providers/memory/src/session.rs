@@ -139,8 +139,4 @@ impl Snapshot for Session {
     async fn create(&self, name: Option<&str>) -> Result<SnapshotInfo> {
         Ok(self.store()?.save(&self.machine, name))
     }
-
-    async fn delete(&self, id: &str) -> Result<()> {
-        self.store()?.delete(id)
-    }
 }

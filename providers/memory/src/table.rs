@@ -100,6 +100,7 @@ capbox_core::table! { Memory {
     // snapshot
     Snapshot: Native;
     SnapshotList: Native;
+    SnapshotDelete: Native;
     MemorySnapshot: No = "the state of the interpreter cannot be saved";
     Fork: Emulated<ForkBySnapshot> = "takes a snapshot and deletes it; lifetime and limits of the copies are the defaults";
     MemoryFork: No = "the state of the interpreter cannot be copied";

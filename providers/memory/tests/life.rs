@@ -181,8 +181,8 @@ async fn snapshots() {
     assert_eq!(says(&again, "cat d/f").await, "one\n");
     assert_eq!(client.list_with(&Labels::from([("a", "1")])).await.unwrap().len(), 2);
 
-    again.snapshots().delete(&snapshot.id).await.unwrap();
-    assert_eq!(again.snapshots().delete(&snapshot.id).await.unwrap_err().kind(), ErrorKind::NotFound);
+    client.delete_snapshot(&snapshot.id).await.unwrap();
+    assert_eq!(client.delete_snapshot(&snapshot.id).await.unwrap_err().kind(), ErrorKind::NotFound);
     assert!(client.snapshots().await.unwrap().is_empty());
     let error = client.create().from_snapshot(snapshot.id).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -34,13 +34,13 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Outcome {
     let client = args.on.client()?;
     would_stay(&client)?;
-    let mut spec = args.spec.spec();
+    let mut signals = Signals::catch()?;
+    let mut spec = signals.unless(args.spec.prepared(&client)).await??;
     spec.ttl.get_or_insert(CREATE_TTL);
     spec.name.clone_from(&args.name);
     spec.labels = args::labels(&args.label)?;
     spec.env = args::env(&args.env)?;
 
-    let mut signals = Signals::catch()?;
     let sandbox = signals.unless(client.create(spec).into_future()).await??;
     signals.unless(sandbox.detach()).await??;
     if !sandbox.is_new() {

@@ -8,18 +8,26 @@ mod create;
 mod doctor;
 mod exec;
 mod files;
+mod fork;
 mod kill;
+mod lifecycle;
 mod logs;
 mod man;
+mod metrics;
 mod plan;
+mod port;
 mod ps;
 mod reap;
 mod rm;
 mod run;
+mod snapshot;
+mod volume;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use self::lifecycle::Change;
 
 use crate::failure::{self, Outcome};
 
@@ -39,6 +47,21 @@ pub(crate) enum Command {
     Cp(cp::Args),
     #[command(subcommand)]
     Files(files::Command),
+    /// End the processes of sandboxes, and keep their disks
+    Stop(lifecycle::Args),
+    /// Start sandboxes again that are stopped
+    Start(lifecycle::Args),
+    /// Suspend sandboxes, with their memory kept
+    Pause(lifecycle::Args),
+    /// Let sandboxes go on that are paused
+    Resume(lifecycle::Args),
+    Port(port::Args),
+    #[command(subcommand)]
+    Snapshot(snapshot::Command),
+    Fork(fork::Args),
+    #[command(subcommand)]
+    Volume(volume::Command),
+    Metrics(metrics::Args),
     Caps(caps::Args),
     Plan(plan::Args),
     Doctor(doctor::Args),
@@ -76,6 +99,15 @@ async fn dispatch(command: Command) -> Outcome {
         Command::Reap(args) => reap::run(args).await,
         Command::Cp(args) => cp::run(args).await,
         Command::Files(command) => files::run(command).await,
+        Command::Stop(args) => lifecycle::run(Change::Stop, args).await,
+        Command::Start(args) => lifecycle::run(Change::Start, args).await,
+        Command::Pause(args) => lifecycle::run(Change::Pause, args).await,
+        Command::Resume(args) => lifecycle::run(Change::Resume, args).await,
+        Command::Port(args) => port::run(args).await,
+        Command::Snapshot(command) => snapshot::run(command).await,
+        Command::Fork(args) => fork::run(args).await,
+        Command::Volume(command) => volume::run(command).await,
+        Command::Metrics(args) => metrics::run(args).await,
         Command::Caps(args) => caps::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args).await,

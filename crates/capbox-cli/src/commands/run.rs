@@ -23,13 +23,13 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Outcome {
     let client = args.on.client()?;
     let job = Job::new(&args.command, &client)?;
-    let mut spec = args.spec.spec();
+    let mut signals = Signals::catch()?;
+    let mut spec = signals.unless(args.spec.prepared(&client)).await??;
     if let (None, Some(timeout)) = (spec.ttl, args.command.timeout) {
         // A command that may take long needs a sandbox that lives as long.
         spec.ttl = Some(DEFAULT_TTL.max(timeout.saturating_add(Duration::from_mins(1))));
     }
 
-    let mut signals = Signals::catch()?;
     let sandbox = signals.unless(client.create(spec).into_future()).await??;
     let done = signals.unless(job.run(&sandbox)).await.flatten();
     match signals.unless(sandbox.destroy()).await {

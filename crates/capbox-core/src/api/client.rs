@@ -12,7 +12,9 @@ use super::sandbox::{Sandbox, SandboxInfo};
 use super::snapshots::SnapshotInfo;
 use super::volumes::Volumes;
 use crate::capability::flags::Isolation;
-use crate::capability::rows::{HasConnect, HasEgressControl, HasList, HasSnapshotList, HasVolumesManage};
+use crate::capability::rows::{
+    HasConnect, HasEgressControl, HasList, HasSnapshotDelete, HasSnapshotList, HasVolumesManage,
+};
 use crate::capability::{Capabilities, Capability, Lowered, NotSupported, cap};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{DEFAULT_CREATE_TIMEOUT, Table};
@@ -152,6 +154,18 @@ impl<K> Client<K> {
     {
         let api = self.core.api::<cap::SnapshotList>()?;
         self.core.request(Capability::SnapshotList.as_str(), api.snapshots()).await
+    }
+
+    /// Delete a snapshot by its id, whether or not its sandbox is there.
+    pub async fn delete_snapshot(&self, id: &str) -> Result<()>
+    where
+        K: HasSnapshotDelete,
+    {
+        let api = self.core.api::<cap::SnapshotDelete>()?;
+        if id.is_empty() {
+            return Err(Error::invalid_argument("id", "is empty"));
+        }
+        self.core.request(Capability::SnapshotDelete.as_str(), api.delete_snapshot(id)).await
     }
 
     /// Connect to a sandbox by its id. The handle has no lease: dropping it leaves the sandbox as it is.

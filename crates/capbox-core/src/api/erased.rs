@@ -36,6 +36,12 @@ pub trait SnapshotList: Send + Sync {
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
 }
 
+/// `snapshot.delete`, erased.
+#[async_trait]
+pub trait SnapshotDelete: Send + Sync {
+    async fn delete_snapshot(&self, id: &str) -> Result<()>;
+}
+
 /// `source.prepare`, erased.
 #[async_trait]
 pub trait PrepareImage: Send + Sync {
@@ -138,6 +144,19 @@ impl<P: spi::SnapshotList> SnapshotList for OfClient<P> {
 
 impl<P: spi::SnapshotList> ImplementsClient<cap::SnapshotList> for P {
     fn bind(this: &Arc<Self>, client: &Arc<ClientCore>) -> Arc<dyn SnapshotList> {
+        Arc::new(OfClient { provider: this.clone(), client: client.clone() })
+    }
+}
+
+#[async_trait]
+impl<P: spi::SnapshotDelete> SnapshotDelete for OfClient<P> {
+    async fn delete_snapshot(&self, id: &str) -> Result<()> {
+        self.provider.delete_snapshot(id).await
+    }
+}
+
+impl<P: spi::SnapshotDelete> ImplementsClient<cap::SnapshotDelete> for P {
+    fn bind(this: &Arc<Self>, client: &Arc<ClientCore>) -> Arc<dyn SnapshotDelete> {
         Arc::new(OfClient { provider: this.clone(), client: client.clone() })
     }
 }

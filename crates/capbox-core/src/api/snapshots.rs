@@ -26,16 +26,11 @@ impl<K> Snapshots<K> {
         Self { core, kind: PhantomData }
     }
 
-    /// Keep the disk. The snapshot outlives the sandbox; secrets and mounts are not in it.
+    /// Keep the disk. The snapshot outlives the sandbox; secrets and mounts are not in it. It is deleted by
+    /// [`Client::delete_snapshot`](super::Client::delete_snapshot).
     pub async fn create(&self, name: Option<&str>) -> Result<SnapshotInfo> {
         let api = self.core.api::<cap::Snapshot>()?;
         self.core.op(Capability::Snapshot.as_str(), api.create(name)).await
-    }
-
-    /// Delete one.
-    pub async fn delete(&self, id: &str) -> Result<()> {
-        let api = self.core.api::<cap::Snapshot>()?;
-        self.core.request(Capability::Snapshot.as_str(), api.delete(id)).await
     }
 }
 

@@ -29,6 +29,8 @@ capabilities! {
         v1 Connect connect HasConnect: erased::Connect, "lifecycle.connect", "`{Self}` does not support `lifecycle.connect`";
         /// List the snapshots that exist.
         v1 SnapshotList snapshot_list HasSnapshotList: erased::SnapshotList, "snapshot.list", "`{Self}` does not support `snapshot.list`";
+        /// Delete a snapshot by its id, whether or not its sandbox is there.
+        v1 SnapshotDelete snapshot_delete HasSnapshotDelete: erased::SnapshotDelete, "snapshot.delete", "`{Self}` does not support `snapshot.delete`";
         /// Pull, load or build an image ahead of the first create, with its progress.
         v1 PrepareImage prepare_image HasPrepareImage: erased::PrepareImage, "source.prepare", "`{Self}` does not support `source.prepare`";
         /// Make, list and delete volumes.
@@ -65,7 +67,7 @@ capabilities! {
         v1 FilesTree files_tree HasFilesTree: spi::FilesTree, "files.tree", "`{Self}` does not support `files.tree`";
         /// Search by name and content.
         v1 FilesSearch files_search HasFilesSearch: spi::FilesSearch, "files.search", "`{Self}` does not support `files.search`";
-        /// Keep the state of the disk under an id that outlives the sandbox; delete it by that id.
+        /// Keep the state of the disk under an id that outlives the sandbox.
         v1 Snapshot snapshot HasSnapshot: spi::Snapshot, "snapshot.snapshot", "`{Self}` does not support `snapshot.snapshot`";
         /// Change how long a sandbox may still live.
         v1 SetTimeout set_timeout HasSetTimeout: spi::SetTimeout, "lifecycle.set-timeout", "`{Self}` does not support `lifecycle.set-timeout`";

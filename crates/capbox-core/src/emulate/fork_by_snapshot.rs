@@ -8,13 +8,13 @@ use tokio::task::JoinSet;
 
 use crate::api::{Core, Sandbox, erased};
 use crate::capability::answer::Emulate;
-use crate::capability::rows::{HasFromSnapshot, HasSnapshot};
+use crate::capability::rows::{HasFromSnapshot, HasSnapshot, HasSnapshotDelete};
 use crate::capability::{Capability, cap};
 use crate::error::Result;
 use crate::provider::Table;
 use crate::spec::{Network, Spec};
 
-/// `snapshot.fork` over `snapshot.snapshot` and `source.from-snapshot`: a snapshot is taken, the copies are created
+/// `snapshot.fork` over `snapshot.snapshot`, `snapshot.delete` and `source.from-snapshot`: a snapshot is taken, the copies are created
 /// from it, and it is deleted. A snapshot that cannot be deleted is told by a warning with its id.
 ///
 /// The copies can reach nothing, whatever the original can; where the provider cannot deny, the original could
@@ -25,7 +25,7 @@ use crate::spec::{Network, Spec};
 /// "takes a snapshot and deletes it; lifetime, network and limits of the copies are the defaults"
 pub enum ForkBySnapshot {}
 
-impl<P: Table + HasSnapshot + HasFromSnapshot> Emulate<cap::Fork, P> for ForkBySnapshot {
+impl<P: Table + HasSnapshot + HasSnapshotDelete + HasFromSnapshot> Emulate<cap::Fork, P> for ForkBySnapshot {
     fn emulate(sandbox: Sandbox<P>) -> Arc<dyn erased::Fork> {
         Arc::new(Forking(sandbox))
     }
@@ -37,7 +37,7 @@ const AT_ONCE: u32 = 8;
 struct Forking<P>(Sandbox<P>);
 
 #[async_trait]
-impl<P: Table + HasSnapshot + HasFromSnapshot> erased::Fork for Forking<P> {
+impl<P: Table + HasSnapshot + HasSnapshotDelete + HasFromSnapshot> erased::Fork for Forking<P> {
     async fn fork(&self, count: u32) -> Result<Vec<Result<Arc<Core>>>> {
         let info = self.0.snapshots().create(None).await?;
         let snapshot = Temporary { sandbox: self.0.clone(), id: Some(info.id.clone()) };
@@ -66,12 +66,12 @@ impl<P: Table + HasSnapshot + HasFromSnapshot> erased::Fork for Forking<P> {
 }
 
 /// A snapshot that is deleted in any case, also when the call is given up half-way.
-struct Temporary<P: Table + HasSnapshot> {
+struct Temporary<P: Table + HasSnapshotDelete> {
     sandbox: Sandbox<P>,
     id: Option<String>,
 }
 
-impl<P: Table + HasSnapshot> Temporary<P> {
+impl<P: Table + HasSnapshotDelete> Temporary<P> {
     async fn delete(mut self) {
         if let Some(id) = self.id.take() {
             delete(&self.sandbox, &id).await;
@@ -79,7 +79,7 @@ impl<P: Table + HasSnapshot> Temporary<P> {
     }
 }
 
-impl<P: Table + HasSnapshot> Drop for Temporary<P> {
+impl<P: Table + HasSnapshotDelete> Drop for Temporary<P> {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let sandbox = self.sandbox.clone();
@@ -91,8 +91,8 @@ impl<P: Table + HasSnapshot> Drop for Temporary<P> {
     }
 }
 
-async fn delete<P: Table + HasSnapshot>(sandbox: &Sandbox<P>, id: &str) {
-    if let Err(error) = sandbox.snapshots().delete(id).await {
+async fn delete<P: Table + HasSnapshotDelete>(sandbox: &Sandbox<P>, id: &str) {
+    if let Err(error) = sandbox.client().delete_snapshot(id).await {
         tracing::warn!(snapshot = id, %error, "a temporary snapshot is left");
     }
 }

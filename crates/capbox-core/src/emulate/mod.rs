@@ -23,7 +23,7 @@
 //! | [`ExitCodeByFile`] | `exec.run` | [`RawRun`], [`Wrapped`] |
 //! | [`WrapCwd`], [`WrapEnv`], [`WrapTimeout`] | `exec.cwd`, `exec.env`, `exec.timeout` | [`Wrapped`] |
 //! | [`PollMetrics`] | `meta.metrics-stream` | `meta.metrics` |
-//! | [`ForkBySnapshot`] | `snapshot.fork` | `snapshot.snapshot`, `source.from-snapshot` |
+//! | [`ForkBySnapshot`] | `snapshot.fork` | `snapshot.snapshot`, `snapshot.delete`, `source.from-snapshot` |
 //!
 //! Nothing here emulates a kill or a signal: a process id of one provider says nothing about a pid inside.
 

@@ -171,8 +171,12 @@ impl Snapshot for Session {
         snapshots.living.push(id.clone());
         Ok(SnapshotInfo::new(id))
     }
-    async fn delete(&self, id: &str) -> Result<()> {
-        let mut snapshots = self.1.lock().unwrap();
+}
+
+#[async_trait]
+impl SnapshotDelete for Liar {
+    async fn delete_snapshot(&self, id: &str) -> Result<()> {
+        let mut snapshots = self.snapshots.lock().unwrap();
         snapshots.living.retain(|living| living != id);
         snapshots.deleted.push(id.to_owned());
         Ok(())
@@ -189,6 +193,7 @@ lean_table! { Liar {
     FilesWatch: Emulated<Polling> = "by looking";
     FilesSearch: Emulated<SearchByFiles> = "by reading";
     Snapshot: Native;
+    SnapshotDelete: Native;
     Fork: Emulated<ForkBySnapshot> = "by a snapshot";
     FromSnapshot: Native;
     FilesWrite: No = "lean";

@@ -27,7 +27,6 @@ impl Contract for cap::Snapshot {
         it_keeps_the_disk_of_that_moment,
         it_outlives_its_sandbox,
         b107_links_are_kept_as_links,
-        deleting_deletes,
         one_snapshot_makes_many,
     ];
 }
@@ -37,9 +36,10 @@ async fn snap(sandbox: &AnySandbox, name: Option<&str>) -> Check<SnapshotInfo> {
     Ok(snapshots.create(name).await?)
 }
 
+/// Tidy up, where that can be done.
 async fn delete(sandbox: &AnySandbox, id: &str) -> Check {
-    let snapshots = sandbox.snapshots().ok_or_else(|| Fault::ignored("needs `snapshot.snapshot`"))?;
-    Ok(snapshots.delete(id).await?)
+    let client = sandbox.client();
+    if client.can(Capability::SnapshotDelete) { Ok(client.delete_snapshot(id).await?) } else { Ok(()) }
 }
 
 async fn restored(t: &Bench, snapshot: &SnapshotInfo) -> Check<AnySandbox> {
@@ -85,20 +85,6 @@ async fn b107_links_are_kept_as_links(t: &Bench) -> Check {
     delete(&sandbox, &snapshot.id).await
 }
 
-async fn deleting_deletes(t: &Bench) -> Check {
-    let sandbox = t.sandbox().await?;
-    let snapshot = snap(&sandbox, None).await?;
-    delete(&sandbox, &snapshot.id).await?;
-    let snapshots = sandbox.snapshots().ok_or_else(|| Fault::ignored("needs `snapshot.snapshot`"))?;
-    fails(snapshots.delete(&snapshot.id).await, &[ErrorKind::NotFound])?;
-    fails(snapshots.delete("no-such-snapshot").await, &[ErrorKind::NotFound])?;
-    if t.can(Capability::FromSnapshot) {
-        let spec = t.spec().from_snapshot(snapshot.id.as_str());
-        fails(t.create(spec).await, &[ErrorKind::NotFound])?;
-    }
-    Ok(())
-}
-
 async fn one_snapshot_makes_many(t: &Bench) -> Check {
     t.needs(&[Capability::FromSnapshot])?;
     let sandbox = t.sandbox().await?;
@@ -108,6 +94,37 @@ async fn one_snapshot_makes_many(t: &Bench) -> Check {
     put(&one, "many", "1").await?;
     ensure_eq!(get(&two, "many").await?.as_deref(), Some("0"), "the second copy after the first changed");
     delete(&sandbox, &snapshot.id).await
+}
+
+impl Contract for cap::SnapshotDelete {
+    const ASK: Ask = Ask::Client(|client| Box::pin(client.delete_snapshot("refused")));
+    const CASES: &'static [Case] = cases![deleted_it_is_not_found, what_came_of_it_goes_on];
+}
+
+async fn deleted_it_is_not_found(t: &Bench) -> Check {
+    t.needs(&[Capability::Snapshot])?;
+    let sandbox = t.sandbox().await?;
+    let snapshot = snap(&sandbox, None).await?;
+    t.another_client()?.delete_snapshot(&snapshot.id).await?;
+    fails(t.client().delete_snapshot(&snapshot.id).await, &[ErrorKind::NotFound])?;
+    fails(t.client().delete_snapshot("no-such-snapshot").await, &[ErrorKind::NotFound])?;
+    fails(t.client().delete_snapshot("").await, &[ErrorKind::InvalidArgument])?;
+    if t.can(Capability::FromSnapshot) {
+        let spec = t.spec().from_snapshot(snapshot.id.as_str());
+        fails(t.create(spec).await, &[ErrorKind::NotFound])?;
+    }
+    Ok(())
+}
+
+async fn what_came_of_it_goes_on(t: &Bench) -> Check {
+    t.needs(&[Capability::Snapshot, Capability::FromSnapshot])?;
+    let sandbox = t.sandbox().await?;
+    put(&sandbox, "kept", "x").await?;
+    let snapshot = snap(&sandbox, None).await?;
+    let copy = restored(t, &snapshot).await?;
+    t.client().delete_snapshot(&snapshot.id).await?;
+    ensure_eq!(get(&copy, "kept").await?.as_deref(), Some("x"), "a file of a copy whose snapshot is deleted");
+    Ok(())
 }
 
 impl Contract for cap::FromSnapshot {

@@ -318,6 +318,12 @@ impl Base {
             .collect())
     }
 
+    pub(crate) fn delete_snapshot(&self, id: &str) -> Result<()> {
+        self.0.reach("delete snapshot", id)?;
+        let kept = lock(&self.0.snapshots).remove(id).ok_or_else(|| not_found("snapshot", id))?;
+        fs::remove_dir_all(kept.folder).map_err(|error| crate::files::error(&error))
+    }
+
     pub(crate) fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.0.reach("snapshots", ())?;
         Ok(lock(&self.0.snapshots).values().map(|kept| kept.info.clone()).collect())
@@ -359,12 +365,6 @@ impl Snapshot for Session {
         let Create { env, labels, .. } = self.place.create.clone();
         lock(&self.account.snapshots).insert(id, Kept { info: info.clone(), folder, env, labels });
         Ok(info)
-    }
-
-    async fn delete(&self, id: &str) -> Result<()> {
-        self.account.reach("delete snapshot", id)?;
-        let kept = lock(&self.account.snapshots).remove(id).ok_or_else(|| not_found("snapshot", id))?;
-        fs::remove_dir_all(kept.folder).map_err(|error| crate::files::error(&error))
     }
 }
 

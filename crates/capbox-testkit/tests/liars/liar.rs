@@ -187,6 +187,7 @@ capbox_testkit::table_with! { Liar {
     List: Native;
     Connect: Native;
     SnapshotList: Native;
+    SnapshotDelete: Native;
     ExecList: Native;
     Attach: Native;
     Replay: Native;
@@ -245,6 +246,13 @@ impl Connect for Liar {
 impl SnapshotList for Liar {
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.base.snapshots()
+    }
+}
+
+#[async_trait]
+impl SnapshotDelete for Liar {
+    async fn delete_snapshot(&self, id: &str) -> Result<()> {
+        self.base.delete_snapshot(id)
     }
 }
 
@@ -473,10 +481,6 @@ impl FilesPermissions for LiarSession {
 impl Snapshot for LiarSession {
     async fn create(&self, name: Option<&str>) -> Result<SnapshotInfo> {
         self.base.create(name).await
-    }
-
-    async fn delete(&self, id: &str) -> Result<()> {
-        self.base.delete(id).await
     }
 }
 

@@ -82,6 +82,7 @@ capbox_core::table! { P {
     Volumes: No = "the example does without";
     VolumesManage: No = "the example does without";
     VolumeSubPath: No = "the example does without";
+    SnapshotDelete: No = "the example does without";
     PrepareImage: No = "the example does without";
     VolumeReadOnly: No = "the example does without";
     SecretsVault: No = "the example does without";
