@@ -289,17 +289,42 @@ pub(crate) fn members(proc: &Fd, keeper: Marker) -> Vec<u32> {
     Family::look(proc).living_below(keeper as u32)
 }
 
-/// Kills what is nobody's: what is below process 1, but not below one of the `known`, of which `gone` has just ended.
-///
-/// Everything else holds still meanwhile, so what is killed can have started nothing that was not seen.
-pub(crate) fn kill_strays(proc: &Fd, known: &BTreeSet<u32>, gone: u32) {
-    let _still = Still::hold();
-    let family = Family::look(proc);
-    let children = family.0.iter().filter(|(_, process)| process.parent == 1).map(|(pid, _)| (*pid, *pid));
-    for (top, pid) in family.below().into_iter().chain(children) {
-        if top == gone || !known.contains(&top) {
-            let _ = os::kill(pid as i32, SIGKILL);
+/// Processes that have been killed, and may not have ended yet.
+pub(crate) struct Strays {
+    processes: Vec<Fd>,
+    pause: u64,
+}
+
+impl Strays {
+    /// Kills what is nobody's: what is below process 1, but not below one of the `known`, of which `gone` has just ended.
+    ///
+    /// Everything else holds still meanwhile, so what is killed can have started nothing that was not seen.
+    pub(crate) fn kill(proc: &Fd, known: &BTreeSet<u32>, gone: u32) -> Self {
+        let _still = Still::hold();
+        let family = Family::look(proc);
+        let children =
+            family.0.iter().filter(|(_, process)| process.parent == 1).map(|(pid, _)| (*pid, *pid));
+        let mut processes = Vec::new();
+        for (top, pid) in family.below().into_iter().chain(children) {
+            if top == gone || !known.contains(&top) {
+                processes.extend(os::pidfd_open(pid));
+                let _ = os::kill(pid as i32, SIGKILL);
+            }
         }
+        Self { processes, pause: FIRST_PAUSE }
+    }
+
+    pub(crate) fn step(&mut self) -> Step {
+        self.processes.retain(|process| {
+            let mut end = [os::Poll::new(process.raw(), os::POLLIN)];
+            os::wait_for(&mut end, Some(0));
+            !end[0].ready()
+        });
+        if self.processes.is_empty() {
+            return Step::Gone;
+        }
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Step::Pause(self.pause)
     }
 }
 

@@ -40,6 +40,7 @@ mod serve;
 mod setup;
 mod tree;
 mod users;
+mod watch;
 mod wire;
 
 use core::ffi::CStr;

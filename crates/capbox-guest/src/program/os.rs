@@ -516,6 +516,40 @@ pub(crate) fn epoll_wait(epoll: &Fd, events: &mut [Ready], timeout: Option<u64>)
     unsafe { raw!(nr::EPOLL_PWAIT2, epoll.0, events.as_mut_ptr(), events.len(), time, 0, 8) }.unwrap_or(0)
 }
 
+pub(crate) mod inotify {
+    pub(crate) const MODIFY: u32 = 0x2;
+    pub(crate) const ATTRIB: u32 = 0x4;
+    pub(crate) const MOVED_FROM: u32 = 0x40;
+    pub(crate) const MOVED_TO: u32 = 0x80;
+    pub(crate) const CREATE: u32 = 0x100;
+    pub(crate) const DELETE: u32 = 0x200;
+    pub(crate) const DELETE_SELF: u32 = 0x400;
+    pub(crate) const MOVE_SELF: u32 = 0x800;
+    pub(crate) const OVERFLOW: u32 = 0x4000;
+    pub(crate) const IGNORED: u32 = 0x8000;
+    pub(crate) const ONLYDIR: u32 = 0x0100_0000;
+    pub(crate) const ISDIR: u32 = 0x4000_0000;
+}
+
+pub(crate) fn inotify() -> Result<Fd> {
+    // SAFETY: takes no pointers.
+    owned(unsafe { raw!(nr::INOTIFY_INIT1, sys::O_CLOEXEC | sys::O_NONBLOCK) })
+}
+
+/// Watches a folder for all that changes in it.
+pub(crate) fn inotify_add(inotify: &Fd, path: &CStr) -> Result<i32> {
+    use inotify::{ATTRIB, CREATE, DELETE, DELETE_SELF, MODIFY, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLYDIR};
+    let changes = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF;
+    // SAFETY: the path ends with a NUL.
+    let wd = unsafe { raw!(nr::INOTIFY_ADD_WATCH, inotify.0, path.as_ptr(), changes | ONLYDIR) };
+    wd.map(|wd| wd as i32)
+}
+
+pub(crate) fn inotify_remove(inotify: &Fd, wd: i32) {
+    // SAFETY: takes no pointers.
+    let _ = unsafe { raw!(nr::INOTIFY_RM_WATCH, inotify.0, wd) };
+}
+
 pub(crate) fn socket(domain: usize, kind: usize) -> Result<Fd> {
     // SAFETY: takes no pointers.
     owned(unsafe { raw!(nr::SOCKET, domain, kind | sys::O_CLOEXEC, 0) })

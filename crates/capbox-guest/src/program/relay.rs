@@ -35,6 +35,7 @@ use crate::proto::{
 };
 use crate::stream::{HEADER, Header, INPUT_WINDOW, Kind, MAX_CHANNELS, MAX_DATA, PREAMBLE, WINDOW};
 use crate::sys::{self, AT_FDCWD, Errno, Result};
+use crate::watch::{Watched, Watcher};
 use crate::{files, wire};
 
 /// Output that is collected before it is sent.
@@ -127,6 +128,8 @@ enum Task {
     Call(Call),
     /// Something about files.
     Files(Files),
+    /// A folder that is watched.
+    Watch(Watcher),
 }
 
 #[derive(Default)]
@@ -400,7 +403,8 @@ impl Relay {
             self.last = number;
             return self.open(number, payload);
         }
-        if number > self.last {
+        let is_ours = matches!(header.kind, Kind::Data | Kind::End | Kind::Credit | Kind::Size | Kind::Close);
+        if number > self.last || number == 0 || !is_ours {
             return Err(End);
         }
         // What has been closed here may not have been heard of there.
@@ -425,6 +429,7 @@ impl Relay {
                         let events = if role == Role::Reply { EPOLLIN | EPOLLRDHUP } else { EPOLLIN };
                         let _ = os::epoll_ctl(&self.epoll, Watch::Add, fd, events, token(number, role));
                     }
+                    self.tell_changes(number);
                 }
             }
             Kind::Size => {
@@ -435,8 +440,7 @@ impl Relay {
                     let _ = crate::job::resize(master, size);
                 }
             }
-            Kind::Close => self.close(number),
-            _ => return Err(End),
+            _ => self.close(number),
         }
         Ok(())
     }
@@ -531,19 +535,33 @@ impl Relay {
                 let request = FileRequest::Open { path, flags: open::READ | open::DIRECTORY, mode: 0 };
                 self.ask(number, &request, Stage::OpenList)
             }
-            Work::Watch { .. } => Err(Errno::NOSYS),
+            Work::Watch { path, recursive } => {
+                let watcher = Watcher::new(self.file_channel()?, &path, recursive)?;
+                let watch = |fd: &Fd, events, role| {
+                    os::epoll_ctl(&self.epoll, Watch::Add, fd.raw(), events, token(number, role))
+                };
+                watch(&watcher.socket, EPOLLIN | EPOLLRDHUP, Role::Reply)?;
+                watch(&watcher.inotify, EPOLLIN, Role::Output)?;
+                Ok(Task::Watch(watcher))
+            }
         }
+    }
+
+    /// A new file channel to process 1, which first answers that it is one.
+    fn file_channel(&self) -> Result<Fd> {
+        let (socket, theirs) = os::socket_pair()?;
+        let control = self.control.as_ref().ok_or(Errno::PIPE)?;
+        wire::send_message(control.raw(), &Request::Files.encode(), &[theirs.raw()])?;
+        Ok(socket)
     }
 
     /// Makes a file channel to process 1 and sends the first request on it.
     fn ask(&self, number: u32, request: &FileRequest, stage: Stage) -> Result<Task> {
-        let (socket, theirs) = os::socket_pair()?;
-        let control = self.control.as_ref().ok_or(Errno::PIPE)?;
         let message = request.encode();
         if message.len() > proto::MAX_PACKET {
             return Err(Errno::NAMETOOLONG);
         }
-        wire::send_message(control.raw(), &Request::Files.encode(), &[theirs.raw()])?;
+        let socket = self.file_channel()?;
         wire::send(socket.raw(), &message, &[])?;
         let events = EPOLLIN | EPOLLRDHUP;
         os::epoll_ctl(&self.epoll, Watch::Add, socket.raw(), events, token(number, Role::Reply))?;
@@ -562,6 +580,8 @@ impl Relay {
             (_, Role::Input) => self.write_input(number, &[]),
             (Task::Call(_), Role::Reply) => self.read_reply(number),
             (Task::Files(_), Role::Reply) => self.read_files(number)?,
+            (Task::Watch(_), Role::Reply) => self.read_opened(number),
+            (Task::Watch(_), _) => self.read_changes(number),
             _ => {
                 for _ in 0..READS_IN_A_TURN {
                     if !self.read_output(number, role) {
@@ -796,6 +816,7 @@ impl Relay {
                     }
                 }
             }
+            Task::Watch(_) => {}
         }
     }
 
@@ -870,6 +891,70 @@ impl Relay {
                     self.close(number);
                 }
             }
+        }
+    }
+
+    /// A folder that is to be watched has been opened, or not.
+    fn read_opened(&mut self, number: u32) {
+        let Some(Channel { task: Task::Watch(watcher), .. }) = self.channels.get_mut(&number) else { return };
+        let packet = match wire::receive(watcher.socket.raw(), &mut self.packet, false) {
+            Ok(Some(packet)) => packet,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            _ => return self.close(number),
+        };
+        if let Ok(event) = Event::decode(&packet.bytes) {
+            if event != Event::Done {
+                self.fail_file(number, Errno::AGAIN);
+            }
+            return;
+        }
+        let folder = match (FileReply::decode(&packet.bytes), packet.fds.into_iter().next()) {
+            (Ok(FileReply::Done), Some(folder)) => Ok(folder),
+            (Ok(FileReply::Failed { errno }), _) => Err(Errno(errno)),
+            _ => Err(Errno::ACCES),
+        };
+        match watcher.take(folder) {
+            Ok(Watched::Going) => {}
+            Ok(Watched::All) => {
+                if let Some(stat) = watcher.opened.take() {
+                    self.send(Kind::Event, number, &Answer::Opened { stat }.encode());
+                }
+            }
+            Err(errno) => return self.fail_file(number, errno),
+        }
+        self.tell_changes(number);
+    }
+
+    fn read_changes(&mut self, number: u32) {
+        let Some(Channel { task: Task::Watch(watcher), .. }) = self.channels.get_mut(&number) else { return };
+        let read = watcher.read();
+        self.tell_changes(number);
+        match read {
+            Ok(true) => {}
+            Ok(false) => {
+                self.frame(Kind::End, number, &[]);
+                self.close(number);
+            }
+            Err(errno) => self.fail_file(number, errno),
+        }
+    }
+
+    /// Tells the changes that have been noticed, once it has been told that they would be.
+    fn tell_changes(&mut self, number: u32) {
+        loop {
+            let Some(Channel { task: Task::Watch(watcher), paused: false, .. }) =
+                self.channels.get_mut(&number)
+            else {
+                return;
+            };
+            if watcher.opened.is_some() {
+                return;
+            }
+            let changes = watcher.changes();
+            if changes.is_empty() {
+                return;
+            }
+            self.send(Kind::Event, number, &Answer::Changes { changes }.encode());
         }
     }
 
@@ -1013,6 +1098,7 @@ impl Relay {
                     files.undo(&request);
                 }
             }
+            Task::Watch(_) => {}
         }
     }
 
@@ -1029,6 +1115,7 @@ impl Channel {
         let (reply, output, errors) = match &self.task {
             Task::Call(call) => (call.reply.as_ref(), call.output.as_ref(), call.errors.as_ref()),
             Task::Files(files) => (Some(&files.socket), None, None),
+            Task::Watch(watcher) => (Some(&watcher.socket), Some(&watcher.inotify), None),
         };
         [(Role::Reply, reply), (Role::Output, output), (Role::Errors, errors)]
             .into_iter()
@@ -1042,6 +1129,7 @@ impl Channel {
                 Stage::OpenWrite(write) | Stage::Write(write) => Some(&mut write.input),
                 _ => None,
             },
+            Task::Watch(_) => None,
         }
     }
 
@@ -1053,7 +1141,7 @@ impl Channel {
     fn due(&self) -> Option<u64> {
         match &self.task {
             Task::Call(call) => call.due,
-            Task::Files(_) => None,
+            Task::Files(_) | Task::Watch(_) => None,
         }
     }
 }

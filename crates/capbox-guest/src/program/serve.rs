@@ -550,8 +550,8 @@ impl Server {
                 Ok(pid as Marker)
             }
             Ok(Some(Report::Failed(stage, errno))) => Err(job::Failure { stage, errno }),
-            // It was killed from inside. What it may have started is killed when it is reaped.
-            _ => Err(job::Failure { stage: Stage::Process, errno: Errno::INTR }),
+            // It was killed from inside: by what it has started. The rest is found out when it is reaped.
+            _ => Ok(pid as Marker),
         }
     }
 
@@ -573,20 +573,15 @@ impl Server {
         }
     }
 
-    /// A keeper has ended, and all of its job with it: by itself, or because it was killed from inside.
+    /// A keeper has ended: all of its job has, or the keeper was killed from inside.
     fn keeper_ended(&mut self, key: Key, waited: &os::Waited) {
-        if waited.status != 0 {
-            let known: BTreeSet<u32> = self
-                .jobs
-                .values()
-                .map(|job| &job.pid)
-                .chain(self.helpers.keys())
-                .map(|pid| *pid as u32)
-                .collect();
-            keeper::kill_strays(&self.sandbox.proc, &known, waited.pid as u32);
-        }
         self.started(key);
         self.kept(key);
+        let strays = (waited.status != 0).then(|| {
+            let own = self.jobs.values().map(|job| &job.pid).chain(self.helpers.keys());
+            let own: BTreeSet<u32> = own.map(|pid| *pid as u32).collect();
+            keeper::Strays::kill(&self.sandbox.proc, &own, waited.pid as u32)
+        });
         let Some(job) = self.jobs.get_mut(&key) else { return };
         (job.pid, job.leader) = (0, 0);
         job.unmark();
@@ -594,17 +589,22 @@ impl Server {
             self.remove(token, fd.raw());
         }
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        if job.exit.is_none() {
+        let lost = job.exit.is_none();
+        match (strays, &mut job.killing) {
+            (Some(strays), Some(killing)) => (killing.kill, killing.due) = (Kill::Strays(strays), 0),
+            (Some(strays), None) => job.killing = Some(Killing::new(Kill::Strays(strays), Cause::Unknown)),
+            (None, Some(killing)) => killing.gone = true,
+            (None, None) if lost => {
+                let killing = Killing::new(self.sandbox.place.kill(0), Cause::Unknown);
+                job.killing = Some(Killing { gone: true, ..killing });
+            }
+            (None, None) => {}
+        }
+        if lost {
             // Nobody is left to tell how the program ended.
-            let unknown = Killing::new(self.sandbox.place.kill(0), Cause::Unknown);
-            job.killing.get_or_insert(unknown).gone = true;
-            self.ended(
-                key,
-                &os::Waited { pid: 0, status: SIGKILL, cpu_micros: 0, max_rss_kib: 0 },
-                Some(true),
-            );
-        } else if let Some(killing) = &mut job.killing {
-            killing.gone = true;
+            let unknown = os::Waited { pid: 0, status: SIGKILL, cpu_micros: 0, max_rss_kib: 0 };
+            self.ended(key, &unknown, Some(true));
+        } else {
             self.finish_kill(key);
         }
     }
@@ -705,10 +705,12 @@ impl Server {
     }
 
     fn kill(&mut self, id: &Bytes, reply: Fd) {
+        let own = self.is_own();
         let Some((key, job)) = self.find(id) else { return refuse(&reply, Refusal::NotFound) };
         if job.exit.is_some() && job.killing.is_none() {
             let marker = job.marker;
-            if marker == 0 || self.sandbox.place.members(&self.sandbox.proc, marker).is_empty() {
+            // A keeper is there for as long as anything of its job is.
+            if marker == 0 || own && self.sandbox.place.members(&self.sandbox.proc, marker).is_empty() {
                 return refuse(&reply, Refusal::Ended);
             }
         }
@@ -932,7 +934,9 @@ impl Server {
         // No process at all is the usual case, and quickly known.
         let alone = alone.unwrap_or_else(|| tree::alone(&self.sandbox.proc));
         let members = |marker| self.sandbox.place.members(&self.sandbox.proc, marker).len() as u32;
-        let remaining = if alone { 0 } else { members(job.marker) };
+        // A keeper knows better than who only looks.
+        let least = u32::from(!matches!(self.sandbox.place, Place::Own));
+        let remaining = if alone { 0 } else { members(job.marker).max(least) };
         job.exit = Some(Exit {
             status: waited.status,
             cause: Cause::Own as u16,
@@ -999,7 +1003,8 @@ impl Server {
             looked += 1;
             let Some(key) = self.ended.pop_front() else { return };
             let Some(job) = self.jobs.get(&key) else { continue };
-            if job.marker != 0 && !self.sandbox.place.members(&self.sandbox.proc, job.marker).is_empty() {
+            let members = |marker| self.sandbox.place.members(&self.sandbox.proc, marker);
+            if job.pid != 0 && job.marker != 0 && !(self.is_own() && members(job.marker).is_empty()) {
                 self.ended.push_back(key);
                 continue;
             }

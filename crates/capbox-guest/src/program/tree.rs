@@ -76,6 +76,8 @@ impl Place {
 pub(crate) enum Kill {
     Marked(Marked),
     Kept(keeper::Kill),
+    /// Of what was below a keeper that is gone: nothing but the end is missing.
+    Strays(keeper::Strays),
 }
 
 impl Kill {
@@ -83,6 +85,7 @@ impl Kill {
         match self {
             Self::Marked(kill) => kill.step(proc),
             Self::Kept(kill) => kill.step(proc),
+            Self::Strays(strays) => strays.step(),
         }
     }
 }

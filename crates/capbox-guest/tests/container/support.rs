@@ -232,6 +232,27 @@ impl Container {
         Ok((Relay::connect(output, input).await?, process))
     }
 
+    /// What an engine does to stop it.
+    pub(crate) async fn stop(&self) -> Outcome {
+        let stopped = match self.place {
+            Place::Bare => {
+                let pid = self.pid().await.ok_or("the container has ended")?;
+                Command::new("kill").args(["-TERM", &pid.to_string()]).output().await?
+            }
+            // It must not need to be killed.
+            Place::Engine => docker(&["stop", "--time=60", &self.name]).output().await?,
+        };
+        if stopped.status.success() { Ok(()) } else { Err(format!("{stopped:?}").into()) }
+    }
+
+    /// Kills all relays, from outside.
+    pub(crate) async fn kill_relays(&self) -> Outcome {
+        let script = "for c in /proc/[0-9]*/comm; do read n < $c && [ $n = capbox-relay ] && \
+                      { p=${c%/comm}; kill -9 ${p#/proc/}; }; done; true";
+        self.outside(&["sh", "-c", script]).await?.output().await?;
+        Ok(())
+    }
+
     /// Waits until it has ended.
     pub(crate) async fn ended(&mut self) -> std::io::Result<()> {
         self.holder.wait().await.map(drop)
