@@ -59,7 +59,7 @@ impl Job {
                 Ok(Self { id: text(&job), channel, stdin, seq: 0, ended: false })
             }
             proto::Event::Failed { stage, errno } => Err(Error::Spawn { stage, errno }),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Attachment {
                 let input = input.then(|| Input { channel: Some(channel.clone()), terminal: true });
                 Ok(Self { channel, input, ended: false })
             }
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -218,7 +218,7 @@ impl Attachment {
                 self.ended = true;
                 Event::Exited(exit)
             }
-            other => return Err(unexpected(other)),
+            other => return Err(unexpected(&other)),
         }))
     }
 }

@@ -122,7 +122,7 @@ impl Relay {
         match self.ask(&Request::Contain { contain }).await? {
             proto::Event::Ready => Ok(()),
             proto::Event::BootFailed { step, errno } => Err(Error::Relay { step: text(&step), errno }),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -139,7 +139,7 @@ impl Relay {
         match self.ask(&Request::Exec { exec: Exec { background: true, ..exec } }).await? {
             proto::Event::Started { job } => Ok(text(&job)),
             proto::Event::Failed { stage, errno } => Err(Error::Spawn { stage, errno }),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -184,7 +184,7 @@ impl Relay {
                         break;
                     }
                 }
-                other => return Err(unexpected(other)),
+                other => return Err(unexpected(&other)),
             }
         }
         Ok(found)
@@ -194,7 +194,7 @@ impl Relay {
     pub async fn info(&self) -> Result<proto::Info> {
         match self.ask(&Request::Info).await? {
             proto::Event::Info { info } => Ok(info),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -219,7 +219,7 @@ impl Relay {
         match channel.event().await {
             Err(Error::Lost { .. }) => Ok(()),
             Err(error) => Err(error),
-            Ok(other) => Err(unexpected(other)),
+            Ok(other) => Err(unexpected(&other)),
         }
     }
 
@@ -235,14 +235,14 @@ impl Relay {
     async fn order(&self, request: &Request) -> Result<()> {
         match self.ask(request).await? {
             proto::Event::Done => Ok(()),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(&other)),
         }
     }
 }
 
-fn unexpected(event: proto::Event) -> Error {
+fn unexpected(event: &proto::Event) -> Error {
     match event {
-        proto::Event::Refused { refusal } => Error::Refused(refusal),
+        proto::Event::Refused { refusal } => Error::Refused(*refusal),
         proto::Event::Version { .. } => Error::Version,
         _ => nonsense(),
     }

@@ -5,7 +5,7 @@ use capbox_guest::proto::{self, Cause};
 use capbox_guest::stream::{HEADER, Header, Kind, PREAMBLE};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::*;
+use crate::support::{Outcome, Place, argv, print, run_job, sandbox, sh, tests, until};
 
 tests! {
     code_is_no_client_of_process_1,

@@ -6,7 +6,9 @@ use capbox_guest::client::{Error, Event, Job};
 use capbox_guest::proto::{Cause, Exec, Refusal, Stage, Stream};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::*;
+use crate::support::{
+    Outcome, Place, Sandbox, argv, collect, contain, print, run_job, sandbox, sandbox_with, sh, tests, until,
+};
 
 tests! {
     results_are_exact,

@@ -3,7 +3,9 @@
 use capbox_guest::client::{Error, Watch, WriteOptions};
 use capbox_guest::proto::{Change, Entry, change};
 
-use crate::support::*;
+use crate::support::{
+    Outcome, Place, Sandbox, contain, print, run_job, sandbox, sandbox_with, sh, tests, until,
+};
 
 tests! {
     content_survives_the_trip,
@@ -125,7 +127,7 @@ async fn b95_a_write_is_all_or_nothing(place: Place) -> Outcome {
     relay.mkdir(b"d", 0o755, false).await?;
     relay.write(b"d/f", b"old", &WriteOptions::default()).await?;
     let mut half = relay.create_file(b"d/f", &WriteOptions::default()).await?;
-    half.write(&[b'x'; 1_000_000]).await?;
+    half.write(&vec![b'x'; 1_000_000]).await?;
     assert_eq!(relay.list(b"d").await?.len(), 2, "it is written beside the file");
     drop(half);
     until(async || relay.list(b"d").await.is_ok_and(|entries| entries.len() == 1)).await;

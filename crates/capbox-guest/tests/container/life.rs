@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 use capbox_guest::client::{Admitted, Error};
 use capbox_guest::proto::Refusal;
 
-use crate::support::*;
+use crate::support::{
+    Container, Outcome, Place, Sandbox, contain, print, run_job, sandbox, sh, tests, until,
+};
 
 tests! {
     b146_what_is_owned_ends_with_its_owner,

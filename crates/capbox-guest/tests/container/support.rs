@@ -383,7 +383,8 @@ impl Output {
 
     /// The exit code, if there is one.
     pub(crate) fn code(&self) -> Option<i32> {
-        (self.exit.status & 0x7f == 0).then_some(self.exit.status >> 8 & 0xff)
+        let [signal, code, ..] = self.exit.status.to_le_bytes();
+        (signal & 0x7f == 0).then_some(code.into())
     }
 }
 
