@@ -172,7 +172,7 @@ impl Files {
     /// Copies a file or a whole folder out of the sandbox, to exactly the path `target` on the host.
     ///
     /// The folder that `target` is in must be there; a folder that is there is added to, and a file replaced. Links in a
-    /// folder stay links and are never followed, neither inside nor at the target; modes and times are kept, set-id bits
+    /// folder stay links and are never followed, neither inside nor at the target (nor as the target itself); modes and times are kept, set-id bits
     /// and owners are not. A link as the source is followed, inside.
     pub fn download(&self, source: &Path, target: &Path) -> Result<Copied> {
         let mut copied = Copied::default();
@@ -180,29 +180,32 @@ impl Files {
         let found = self.stat(source, true)?;
         match found.kind {
             Kind::File => {
-                let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+                let Some((folder, name)) = parent(&target)? else {
                     return Err(Error::IsADirectory { path: target.display().to_string() });
                 };
-                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-                let folder = rustix::fs::open(parent, FOLDER, Mode::empty()).on(parent)?;
                 let from = self.open(source)?;
                 download_file(from, source, &folder, name, &target, &mut copied)?;
                 Ok(copied)
             }
             Kind::Directory => {
-                match fs::create_dir(&target) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    result => result.on(&target)?,
-                }
-                self.download_tree(source, &target, &mut copied)?;
+                let root = match parent(&target)? {
+                    Some((folder, name)) => {
+                        match rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o777)) {
+                            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                            Err(error) => return Err(error).on(&target),
+                        }
+                        below(&folder, Path::new(name), target.parent().unwrap_or(Path::new("")))?
+                    }
+                    None => rustix::fs::open(&target, FOLDER, Mode::empty()).on(&target)?,
+                };
+                self.download_tree(source, &root, &target, &mut copied)?;
                 Ok(copied)
             }
             other => Err(super::not_regular(source, other)),
         }
     }
 
-    fn download_tree(&self, source: &Path, target: &Path, copied: &mut Copied) -> Result<()> {
-        let root = rustix::fs::open(target, FOLDER, Mode::empty()).on(target)?;
+    fn download_tree(&self, source: &Path, root: &OwnedFd, target: &Path, copied: &mut Copied) -> Result<()> {
         let mut folders = vec![PathBuf::new()];
         let mut modes = Vec::new();
         while let Some(relative) = folders.pop() {
@@ -215,7 +218,7 @@ impl Files {
                 }
                 Err(error) => return Err(error),
             };
-            let to = below(&root, &relative, target)?;
+            let to = below(root, &relative, target)?;
             copied.directories += 1;
             let mut files = Vec::new();
             for Entry { name, metadata } in self.entries(from, &inner)? {
@@ -260,7 +263,7 @@ impl Files {
             }
         }
         for (relative, mode) in modes.into_iter().rev() {
-            let folder = below(&root, &relative, target)?;
+            let folder = below(root, &relative, target)?;
             rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode)).on(&target.join(relative))?;
         }
         Ok(())
@@ -319,6 +322,13 @@ const BATCH: usize = 64;
 /// A FIFO that takes a file's place must not keep this process.
 const FILE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The folder of the host that a path's last name is in, and that name; nothing for `/`, `.` and what ends in `..`.
+fn parent(path: &Path) -> Result<Option<(OwnedFd, &OsStr)>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    Ok(Some((rustix::fs::open(parent, FOLDER, Mode::empty()).on(parent)?, name)))
+}
 
 /// A folder below the target: no link on the way, whoever put it there.
 fn below(root: &OwnedFd, relative: &Path, target: &Path) -> Result<OwnedFd> {

@@ -500,6 +500,13 @@ async fn a_hostile_target_is_not_followed() -> Outcome {
     files.download(Path::new("t"), &target)?;
     assert_eq!(std::fs::read(outside.join("g"))?, b"kept");
     assert_eq!(std::fs::read(target.join("g"))?, b"evil\n");
+    // The target itself may be one, too, where code sees the folder around it through a mount.
+    std::fs::create_dir(target.join("around"))?;
+    symlink(&outside, target.join("around/t"))?;
+    let error = files.download(Path::new("t"), &target.join("around/t")).expect_err("a link as the target");
+    assert!(matches!(error, Error::OutsideSandbox { .. }), "{error:?}");
+    assert!(!outside.join("l").exists());
+    assert_eq!(std::fs::read(outside.join("g"))?, b"kept");
     Ok(())
 }
 
