@@ -14,7 +14,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File, Permissions};
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -407,8 +407,7 @@ fn remove_contents(top: &impl AsFd) {
 fn pass(top: &impl AsFd, folder: &impl AsFd, counter: &mut u64) -> bool {
     let mut progress = false;
     let Ok(entries) = rustix::fs::Dir::read_from(folder) else { return false };
-    let at_top =
-        std::os::fd::AsRawFd::as_raw_fd(&top.as_fd()) == std::os::fd::AsRawFd::as_raw_fd(&folder.as_fd());
+    let at_top = top.as_fd().as_raw_fd() == folder.as_fd().as_raw_fd();
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name == c"." || name == c".." {
@@ -427,7 +426,7 @@ fn empty(top: &impl AsFd, name: &std::ffi::CStr, counter: &mut u64) -> bool {
     let open = || rustix::fs::openat(top, name, flags, Mode::empty());
     // A folder that its owner may not read is still its owner's to remove.
     let folder = open().or_else(|_| {
-        rustix::fs::chmodat(top, name, Mode::RWXU, AtFlags::empty())?;
+        unlock(top, name)?;
         open()
     });
     let Ok(folder) = folder else { return false };
@@ -438,7 +437,7 @@ fn empty(top: &impl AsFd, name: &std::ffi::CStr, counter: &mut u64) -> bool {
 
 fn hoist(top: &impl AsFd, folder: &impl AsFd, name: &std::ffi::CStr, counter: &mut u64) -> bool {
     // Moving a folder writes to it.
-    let _ = rustix::fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty());
+    let _ = unlock(folder, name);
     loop {
         *counter += 1;
         let new = format!(".removed-{counter}");
@@ -447,6 +446,15 @@ fn hoist(top: &impl AsFd, folder: &impl AsFd, name: &std::ffi::CStr, counter: &m
             result => return result.is_ok(),
         }
     }
+}
+
+/// Lets its owner into a folder. A link is an error: it may lead to any file of the host.
+fn unlock(parent: &impl AsFd, name: &std::ffi::CStr) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    // What is open as a path only takes no `fchmod`.
+    let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    rustix::fs::chmodat(rustix::fs::CWD, path, Mode::RWXU, AtFlags::empty())
 }
 
 /// Letters and digits from the kernel's random numbers.
@@ -491,4 +499,28 @@ pub(crate) fn is_id(id: &str) -> bool {
 pub(crate) fn open_path(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is removed was written by hostile code, and may still be: a link can come in a folder's place.
+    #[test]
+    fn removing_follows_no_link() {
+        let place = std::env::temp_dir().join(format!("capbox-state-{}", random_name(12)));
+        let (mode, outside) = (Permissions::from_mode(0o751), place.join("outside"));
+        fs::create_dir_all(place.join("top/folder")).expect("make folders");
+        fs::create_dir(&outside).expect("make a folder");
+        fs::set_permissions(&outside, mode.clone()).expect("set its mode");
+        symlink(&outside, place.join("top/empty")).expect("make a link");
+        symlink(&outside, place.join("top/folder/hoist")).expect("make a link");
+        let open = |path: &str| fs::File::open(place.join(path)).expect("open a folder");
+        let (top, folder) = (open("top"), open("top/folder"));
+        assert!(!empty(&top, c"empty", &mut 0));
+        assert!(hoist(&top, &folder, c"hoist", &mut 0));
+        let after = fs::metadata(&outside).expect("look at it").permissions();
+        assert_eq!(after.mode() & 0o7777, mode.mode());
+        fs::remove_dir_all(&place).expect("remove what was made");
+    }
 }
