@@ -15,6 +15,7 @@ use capbox_guest::sys::{self, Errno, nr};
 use crate::error::{Context, Error, Result};
 use crate::host::{Mount, bytes};
 use crate::launch::{self, Ids};
+use crate::state::SYSTEM_FOLDERS;
 
 impl Mount {
     /// What stays read-only in a folder that can be written, if it is there when the sandbox is made: files that tools
@@ -105,8 +106,14 @@ fn check_target(target: &Path) -> Result<()> {
     if target.components().any(|part| part == Component::ParentDir) {
         return invalid("leave out `..`");
     }
-    if target == Path::new("/") || ["/proc", "/dev", "/sys"].iter().any(|kept| target.starts_with(kept)) {
-        return invalid("this place is the sandbox's own");
+    let mut own = ["/proc", "/dev", "/sys"].iter().chain(SYSTEM_FOLDERS);
+    if own.any(|own| target.starts_with(own) || Path::new(own).starts_with(target)) {
+        return invalid(
+            "the root is made of this place: choose another, such as one below `/work` or `/mnt`",
+        );
+    }
+    if target == Path::new("/etc") {
+        return invalid("the sandbox has users and settings of its own there: mount a folder below it");
     }
     Ok(())
 }

@@ -193,13 +193,13 @@ fn private_folder(path: &Path, ids: Option<Ids>) -> Result<()> {
 }
 
 /// What of the host every sandbox sees, read-only: programs, and what they need of `/etc` that changes on its own.
+pub(crate) const SYSTEM_FOLDERS: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/pki", "/etc/alternatives"];
+
+/// Those that this host has. On one with a single `/usr`, some are links into it.
 fn system_folders() -> Vec<PathBuf> {
-    let is_folder = |path: &str| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
-    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/pki", "/etc/alternatives"]
-        .into_iter()
-        .filter(|path| is_folder(path))
-        .map(PathBuf::from)
-        .collect()
+    let is_folder = |path: &&&str| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    SYSTEM_FOLDERS.iter().filter(is_folder).map(PathBuf::from).collect()
 }
 
 /// Files and folders of the host's `/etc` that are copied, as far as everybody may read them.

@@ -454,17 +454,41 @@ async fn read_only_mounts_are() -> Outcome {
 
 async fn bad_mounts_are_refused() -> Outcome {
     let folder = scratch("mount");
-    for target in ["relative", "/", "/proc", "/proc/x", "/dev/shm", "/sys", "/a/../proc"] {
+    // Fails without the list of what the root is made of.
+    for target in [
+        "relative",
+        "/",
+        "//",
+        "/proc",
+        "/proc/x",
+        "/dev/shm",
+        "/sys",
+        "/a/../proc",
+        "/usr",
+        "/usr/",
+        "/./usr",
+        "/usr/local",
+        "/bin",
+        "/bin/x",
+        "/sbin",
+        "/lib",
+        "/lib64",
+        "/etc",
+        "/etc/ssl/certs",
+        "/etc/alternatives",
+    ] {
         let error = host().launch(launch_with(Mount::new(&folder, target))).await.expect_err(target);
         assert!(matches!(error, capbox_host::Error::InvalidArgument { .. }), "{error}");
     }
     let error =
         host().launch(launch_with(Mount::new(folder.join("nope"), "/work/x"))).await.expect_err("nope");
     assert!(matches!(error, capbox_host::Error::NotFound { .. }), "{error}");
-    // A place below a link is none: `/bin` may be one.
-    if Path::new("/bin").is_symlink() {
-        assert!(host().launch(launch_with(Mount::new(&folder, "/bin/x"))).await.is_err());
+    // Next to those is no such place.
+    for target in ["/etc/mine", "/usr2", "/work/usr"] {
+        host().launch(launch_with(Mount::new(&folder, target))).await?.destroy().await?;
     }
+    // A place below a link is none.
+    assert!(host().launch(launch_with(Mount::new(&folder, "/var/run/x"))).await.is_err());
     Ok(())
 }
 
