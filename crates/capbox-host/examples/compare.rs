@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use capbox_host::{Config, ExecRequest, Host, Launch, Result};
+use capbox_host::{Config, ExecRequest, Guest, Host, Launch, Result};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -21,9 +21,8 @@ async fn exec(host: &Host, rounds: usize) -> Result<()> {
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let start = Instant::now();
-        let output = guest.exec(ExecRequest::new(["/usr/bin/true"])).await?.collect(1024).await?;
+        assert_eq!(run_true(&guest).await?, Some(0));
         inside.push(start.elapsed());
-        assert_eq!(output.exit.code, Some(0));
 
         let start = Instant::now();
         let output = Command::new("/usr/bin/true").stdin(Stdio::null()).output();
@@ -36,13 +35,20 @@ async fn exec(host: &Host, rounds: usize) -> Result<()> {
     guest.destroy().await
 }
 
+/// Runs a command to its end, and answers with its exit code.
+async fn run_true(guest: &Guest) -> Result<Option<i32>> {
+    let mut job = guest.exec(ExecRequest::new(["/usr/bin/true"])).await?;
+    while job.next().await?.is_some() {}
+    Ok(job.wait().await?.code)
+}
+
 async fn create(host: &Host, rounds: usize) -> Result<()> {
     let (mut made, mut used, mut ended, mut bwrap) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let start = Instant::now();
         let guest = host.launch(Launch::default()).await?;
         made.push(start.elapsed());
-        guest.exec(ExecRequest::new(["/usr/bin/true"])).await?.collect(1024).await?;
+        run_true(&guest).await?;
         used.push(start.elapsed());
         let start = Instant::now();
         guest.destroy().await?;

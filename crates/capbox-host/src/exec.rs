@@ -16,7 +16,7 @@ use capbox_guest::proto::{self, Event as Answer, Request, Stage};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::termios::{LocalModes, Winsize};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncWrite, Interest};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::{Context, Error, Result, SpawnStage};
@@ -360,57 +360,10 @@ impl Job {
     }
 
     /// Waits for the end of the command, without reading what it writes: take [`stdout`](Self::stdout) and
-    /// [`stderr`](Self::stderr) first, or use [`next`](Self::next) or [`collect`](Self::collect).
+    /// [`stderr`](Self::stderr) first, or use [`next`](Self::next).
     pub async fn wait(&mut self) -> Result<Exit> {
         poll_fn(|cx| self.poll_exit(cx)).await?;
         self.exit.clone().ok_or_else(|| self.replies.gone())
-    }
-
-    /// Runs to the end and keeps up to `limit` bytes of each stream: its first half and its last.
-    pub async fn collect(mut self, limit: usize) -> Result<Collected> {
-        self.stdin = None;
-        self.collect_all(limit).await
-    }
-
-    /// Like [`collect`](Self::collect), with an input that is written meanwhile.
-    pub async fn feed(mut self, input: &[u8], limit: usize) -> Result<Collected> {
-        let Some(mut stdin) = self.stdin.take() else {
-            let reason = "the command has no standard input".into();
-            return Err(Error::InvalidArgument { name: "input", reason });
-        };
-        let feeding = async move {
-            match stdin.write_all(input).await {
-                // It ended, or closed its input, without reading all: its own decision.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                result => result.context(|| "write the command's input".into()),
-            }
-        };
-        let mut feeding = std::pin::pin!(feeding);
-        let mut fed = false;
-        let mut collecting = std::pin::pin!(self.collect_all(limit));
-        poll_fn(|cx| {
-            if !fed && let Poll::Ready(result) = feeding.as_mut().poll(cx) {
-                fed = true;
-                result?;
-            }
-            collecting.as_mut().poll(cx)
-        })
-        .await
-    }
-
-    async fn collect_all(&mut self, limit: usize) -> Result<Collected> {
-        let (mut stdout, mut stderr) = (Keeper::new(limit), Keeper::new(limit));
-        while let Some(event) = self.next().await? {
-            match event {
-                Event::Output { stream: Stream::Stdout, data, .. } => stdout.push(&data),
-                Event::Output { stream: Stream::Stderr, data, .. } => stderr.push(&data),
-                Event::Gap { .. } => {}
-                Event::Exited(exit) => {
-                    return Ok(Collected { exit, stdout: stdout.finish(), stderr: stderr.finish() });
-                }
-            }
-        }
-        Err(Error::Ended { id: self.id.clone() })
     }
 
     /// The terminal, to change its size while others read and write.
@@ -444,63 +397,6 @@ impl Terminal {
         let (rows, columns) = size.checked()?;
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&*self.0, size).context(|| "set the size of the terminal".into())
-    }
-}
-
-/// What a command wrote and how it ended.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Collected {
-    /// How it ended.
-    pub exit: Exit,
-    /// Its standard output; with a terminal, all of it.
-    pub stdout: Captured,
-    /// Its standard error.
-    pub stderr: Captured,
-}
-
-/// A stream that was kept up to a limit.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Captured {
-    /// What was kept: the beginning and the end.
-    pub bytes: Vec<u8>,
-    /// How much there was.
-    pub total: u64,
-    /// Where in `bytes` something was left out, if anything was.
-    pub cut: Option<usize>,
-}
-
-/// Keeps the first half and the last half of what may be too much.
-struct Keeper {
-    head: Vec<u8>,
-    tail: std::collections::VecDeque<u8>,
-    limit: usize,
-    total: u64,
-}
-
-impl Keeper {
-    fn new(limit: usize) -> Self {
-        Self { head: Vec::new(), tail: std::collections::VecDeque::new(), limit, total: 0 }
-    }
-
-    fn push(&mut self, mut bytes: &[u8]) {
-        self.total += bytes.len() as u64;
-        let room = (self.limit.div_ceil(2) - self.head.len()).min(bytes.len());
-        self.head.extend_from_slice(&bytes[..room]);
-        bytes = &bytes[room..];
-        let most = self.limit / 2;
-        bytes = &bytes[bytes.len().saturating_sub(most)..];
-        let excess = (self.tail.len() + bytes.len()).saturating_sub(most);
-        self.tail.drain(..excess);
-        self.tail.extend(bytes);
-    }
-
-    fn finish(self) -> Captured {
-        let Self { mut head, tail, total, .. } = self;
-        let kept = head.len() + tail.len();
-        let cut = (total > kept as u64).then_some(head.len());
-        head.extend(tail);
-        Captured { bytes: head, total, cut }
     }
 }
 

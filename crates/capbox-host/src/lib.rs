@@ -11,8 +11,10 @@
 //!
 //! let host = Host::open(Config::default())?;
 //! let guest = host.launch(Launch::default()).await?;
-//! let output = guest.exec(ExecRequest::new(["sh", "-c", "echo hello"])).await?.collect(1 << 20).await?;
-//! assert_eq!(output.stdout.bytes, b"hello\n");
+//! let mut job = guest.exec(ExecRequest::new(["sh", "-c", "echo hello"])).await?;
+//! while let Some(event) = job.next().await? {
+//!     println!("{event:?}");
+//! }
 //! guest.destroy().await
 //! # }
 //! ```
@@ -71,8 +73,7 @@ pub use error::{Error, Result, SpawnStage};
 pub use elsewhere::{Config, Host};
 #[cfg(target_os = "linux")]
 pub use exec::{
-    Attachment, Captured, Cause, Collected, Event, ExecRequest, Exit, Input, Job, JobInfo, Output, PtySize,
-    Stream, Terminal,
+    Attachment, Cause, Event, ExecRequest, Exit, Input, Job, JobInfo, Output, PtySize, Stream, Terminal,
 };
 #[cfg(target_os = "linux")]
 pub use files::{Copied, Entry, Files, Found, Hit, Kind, Metadata, Search, WriteOptions};

@@ -515,7 +515,7 @@ mod tests {
         fs::set_permissions(&outside, mode.clone()).expect("set its mode");
         symlink(&outside, place.join("top/empty")).expect("make a link");
         symlink(&outside, place.join("top/folder/hoist")).expect("make a link");
-        let open = |path: &str| fs::File::open(place.join(path)).expect("open a folder");
+        let open = |path: &str| File::open(place.join(path)).expect("open a folder");
         let (top, folder) = (open("top"), open("top/folder"));
         assert!(!empty(&top, c"empty", &mut 0));
         assert!(hoist(&top, &folder, c"hoist", &mut 0));

@@ -60,7 +60,7 @@ async fn destroy_leaves_nothing() -> Outcome {
     let host = own_host("destroy")?;
     let guest = host.launch(Launch::default()).await?;
     let output = run_sh(&guest, HARD_TO_REMOVE).await?;
-    assert_eq!(output.exit.code, Some(0), "{}", String::from_utf8_lossy(&output.stderr.bytes));
+    assert_eq!(output.exit.code, Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let job = guest.exec(sh("sleep 60")).await?;
     assert_eq!(folders(&host).len(), 1);
     guest.destroy().await?;

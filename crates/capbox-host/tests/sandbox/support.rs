@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use capbox_host::{Collected, Config, ExecRequest, Guest, Host, Launch};
+use capbox_host::{Config, Event, ExecRequest, Exit, Guest, Host, Job, Launch, Stream};
 use libtest_mimic::Failed;
+use tokio::io::AsyncWriteExt;
 
 /// A user id that no user database has.
 pub(crate) const USER: u32 = 54_321;
@@ -114,14 +115,54 @@ pub(crate) fn sh(script: &str) -> ExecRequest {
     ExecRequest::new(["sh", "-c", script])
 }
 
+/// What a command wrote, and how it ended.
+pub(crate) struct Collected {
+    pub(crate) exit: Exit,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+/// Runs a command to its end, with nothing to read.
+pub(crate) async fn collect(job: Job) -> Result<Collected, capbox_host::Error> {
+    feed(job, b"").await
+}
+
+/// The same with something to read, which is written meanwhile.
+pub(crate) async fn feed(mut job: Job, input: &[u8]) -> Result<Collected, capbox_host::Error> {
+    let stdin = job.stdin.take();
+    let feeding = async {
+        if let Some(mut stdin) = stdin {
+            // A command may end without reading all.
+            let _ = stdin.write_all(input).await;
+        }
+    };
+    let collecting = async {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        while let Some(event) = job.next().await? {
+            match event {
+                Event::Output { stream: Stream::Stdout, data, .. } => stdout.extend_from_slice(&data),
+                Event::Output { stream: Stream::Stderr, data, .. } => stderr.extend_from_slice(&data),
+                _ => {}
+            }
+        }
+        Ok(Collected { exit: job.wait().await?, stdout, stderr })
+    };
+    // What is not read by the end is not written any more.
+    let mut collecting = std::pin::pin!(collecting);
+    tokio::select! {
+        collected = &mut collecting => collected,
+        () = feeding => collecting.await,
+    }
+}
+
 /// Runs a script to its end.
 pub(crate) async fn run_sh(guest: &Guest, script: &str) -> Result<Collected, capbox_host::Error> {
-    guest.exec(sh(script)).await?.collect(16 << 20).await
+    collect(guest.exec(sh(script)).await?).await
 }
 
 /// What a script prints.
 pub(crate) async fn print(guest: &Guest, script: &str) -> Result<String, capbox_host::Error> {
     let output = run_sh(guest, script).await?;
-    let text = String::from_utf8_lossy(&output.stdout.bytes).into_owned();
-    Ok(text + &String::from_utf8_lossy(&output.stderr.bytes))
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text + &String::from_utf8_lossy(&output.stderr))
 }

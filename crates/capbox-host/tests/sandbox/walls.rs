@@ -15,7 +15,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use crate::support::{Outcome, guest, host, print, run_sh, scratch, sh, tests};
+use crate::support::{Outcome, collect, guest, host, print, run_sh, scratch, sh, tests};
 
 tests! {
     Both only_pipes_come_in,
@@ -57,9 +57,9 @@ def call(number, *args):
     return errno.errorcode[ctypes.get_errno()] if result < 0 else 'ok'
 ";
     let request = capbox_host::ExecRequest::new(["python3", "-c", &format!("{prelude}{program}")]);
-    let output = guest.exec(request).await?.collect(1 << 20).await?;
-    let text = String::from_utf8_lossy(&output.stdout.bytes).into_owned();
-    Ok(text + &String::from_utf8_lossy(&output.stderr.bytes))
+    let output = collect(guest.exec(request).await?).await?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text + &String::from_utf8_lossy(&output.stderr))
 }
 
 /// Sends an exec by hand, with standard output and error as given, and answers with the guest's event.
@@ -162,15 +162,15 @@ async fn no_capability_and_no_way_to_one() -> Outcome {
     if rustix::process::geteuid().is_root() {
         let mut request = sh(script);
         request.user = Some("root".into());
-        let output = guest.exec(request).await?.collect(1 << 20).await?;
-        assert_eq!(String::from_utf8_lossy(&output.stdout.bytes), expected);
+        let output = collect(guest.exec(request).await?).await?;
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
         // Root inside owns the root folder, and nothing of the kernel's.
         let mut request = sh(
             "mount -t tmpfs t /mnt || echo no; hostname x || echo no; echo x > /proc/sys/kernel/core_pattern || echo no; chroot / true || echo no",
         );
         request.user = Some("root".into());
-        let output = guest.exec(request).await?.collect(1 << 20).await?;
-        assert_eq!(String::from_utf8_lossy(&output.stdout.bytes), "no\nno\nno\nno\n");
+        let output = collect(guest.exec(request).await?).await?;
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "no\nno\nno\nno\n");
     }
     Ok(())
 }
@@ -236,7 +236,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page))
 print("came back")'"#,
     )
     .await?;
-    assert_eq!(output.stdout.bytes, b"-1 38\n");
+    assert_eq!(output.stdout, b"-1 38\n");
     // SIGSYS; SIGSEGV where the kernel has no 32-bit calls at all.
     assert!(matches!(output.exit.signal, Some(31 | 11)), "{:?}", output.exit);
     Ok(())
@@ -309,8 +309,8 @@ for request in (0x5412, 0x5412 | 1 << 32, 0x541c, 0x5423):
 ",
     ]);
     request.pty = Some(capbox_host::PtySize { rows: 24, columns: 80 });
-    let output = guest.exec(request).await?.collect(1 << 20).await?;
-    assert_eq!(String::from_utf8_lossy(&output.stdout.bytes), "-1 1\r\n".repeat(4));
+    let output = collect(guest.exec(request).await?).await?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "-1 1\r\n".repeat(4));
     Ok(())
 }
 
@@ -618,8 +618,8 @@ time.sleep(60)
     attachment.next().await?;
     let mut request = sh("tty");
     request.pty = Some(capbox_host::PtySize { rows: 24, columns: 80 });
-    let output = guest.exec(request).await?.collect(1 << 20).await?;
-    assert!(output.stdout.bytes.starts_with(b"/dev/pts/"));
+    let output = collect(guest.exec(request).await?).await?;
+    assert!(output.stdout.starts_with(b"/dev/pts/"));
     guest.files().await?.write(Path::new("file"), &mut &b"x"[..], &capbox_host::WriteOptions::default())?;
     assert_eq!(print(&host().connect(guest.id()).await?, "cat file").await?, "x");
     guest.kill(&job).await?;
