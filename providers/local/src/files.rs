@@ -245,10 +245,11 @@ fn transferred(copied: &Copied) -> Transferred {
 impl FilesSearch for Session {
     async fn search(&self, path: &SandboxPath, query: &SearchQuery) -> Result<Vec<Match>> {
         let mut search = Search::new(host_path(path));
-        search.name.clone_from(&query.name);
         search.content = query.text.clone().map(String::into_bytes);
         search.hits = query.limit;
-        let found = self.long(move |files| files.search(&search)).await?;
+        let query = query.clone();
+        let found =
+            self.long(move |files| files.search(&search, |name| query.takes_name(name.as_bytes()))).await?;
         Ok(found
             .hits
             .into_iter()

@@ -5,7 +5,6 @@
 //! no type it did not ask of a descriptor it holds, and takes names for what they are: bytes.
 
 mod copy;
-mod glob;
 mod search;
 
 use std::ffi::{OsStr, OsString};

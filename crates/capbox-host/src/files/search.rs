@@ -1,23 +1,20 @@
 //! Finding files by name and by content.
 
+use std::ffi::OsStr;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use capbox_guest::proto::open;
 
-use super::{Entry, Files, Kind, glob};
+use super::{Entry, Files, Kind};
 use crate::error::{Context, Error, Result};
-use crate::host::bytes;
 
-/// What to look for. What is given must all be true.
+/// Where to look, for what, and how far.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Search {
     /// Where to look, everything below included; links are not followed.
     pub root: PathBuf,
-    /// A pattern for the name, or, if it holds a slash, for the path from the root: `*`, `?`, `[a-z]`, and `**` across
-    /// folders.
-    pub name: Option<String>,
     /// Bytes that the file holds.
     pub content: Option<Vec<u8>>,
     /// The most hits.
@@ -31,14 +28,7 @@ pub struct Search {
 impl Search {
     /// A search that finds everything, with limits that suit an interactive use.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self {
-            root: root.into(),
-            name: None,
-            content: None,
-            hits: 1000,
-            visited: 1_000_000,
-            file_size: 16 << 20,
-        }
+        Self { root: root.into(), content: None, hits: 1000, visited: 1_000_000, file_size: 16 << 20 }
     }
 }
 
@@ -70,8 +60,10 @@ pub struct Found {
 const SHOWN: usize = 512;
 
 impl Files {
-    /// Looks for files by name and content. What cannot be read is left out.
-    pub fn search(&self, search: &Search) -> Result<Found> {
+    /// Looks for files whose names `takes_name` takes, by their content. What cannot be read is left out.
+    ///
+    /// What a pattern means is the caller's matter.
+    pub fn search(&self, search: &Search, takes_name: impl Fn(&OsStr) -> bool) -> Result<Found> {
         let mut found = Found::default();
         let mut visited = 0;
         let mut folders = vec![PathBuf::new()];
@@ -97,9 +89,7 @@ impl Files {
                 if metadata.kind == Kind::Directory {
                     below.push(relative.clone());
                 }
-                if search.matches_name(&relative)
-                    && !self.look_at(search, relative, metadata.kind, &mut found)?
-                {
+                if takes_name(&name) && !self.look_at(search, relative, metadata.kind, &mut found)? {
                     return Ok(found);
                 }
             }
@@ -142,19 +132,6 @@ impl Found {
         let full = self.hits.len() >= search.hits;
         self.truncated |= full;
         !full
-    }
-}
-
-impl Search {
-    fn matches_name(&self, relative: &Path) -> bool {
-        let Some(pattern) = &self.name else { return true };
-        let whole = bytes(relative);
-        let text = if pattern.contains('/') {
-            whole
-        } else {
-            whole.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
-        };
-        glob::matches(pattern.as_bytes(), text)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files from outside, copies and watching.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -102,7 +103,7 @@ async fn names_are_bytes() -> Outcome {
     assert!(found.iter().map(|(name, kind)| (name.as_slice(), *kind)).eq(expected), "{found:?}");
     for (name, kind) in &found {
         if *kind == Kind::File {
-            let path = Path::new("d").join(std::ffi::OsStr::from_bytes(name));
+            let path = Path::new("d").join(OsStr::from_bytes(name));
             assert_eq!(files.read(&path, 0..10, 10)?, b"");
         }
     }
@@ -411,7 +412,7 @@ async fn copies_keep_trees() -> Outcome {
     std::fs::set_permissions(source.join("shut"), std::fs::Permissions::from_mode(0o555))?;
     symlink("/usr/bin/python3", source.join("python"))?;
     symlink("nowhere", source.join("dangling"))?;
-    std::fs::write(source.join(std::ffi::OsStr::from_bytes(b"\xff\n")), "odd")?;
+    std::fs::write(source.join(OsStr::from_bytes(b"\xff\n")), "odd")?;
     rustix::fs::mknodat(rustix::fs::CWD, source.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
 
     let slashed = PathBuf::from(format!("{}/", source.display()));
@@ -520,21 +521,20 @@ async fn searching() -> Outcome {
     )
     .await?;
     let mut search = Search::new("p");
-    search.name = Some("*.rs".into());
-    let names = |search: &Search| -> Result<Vec<String>, Error> {
-        Ok(files.search(search)?.hits.into_iter().map(|hit| hit.path.display().to_string()).collect())
-    };
-    assert_eq!(names(&search)?, ["p/src/locked.rs", "p/src/main.rs", "p/src/a/lib.rs", "p/target/out.rs"]);
-    search.name = Some("src/**/*.rs".into());
+    let sources = |name: &OsStr| name.as_bytes().ends_with(b".rs");
+    let found = files.search(&search, sources)?;
+    let names: Vec<_> = found.hits.iter().map(|hit| hit.path.display().to_string()).collect();
+    assert_eq!(names, ["p/src/locked.rs", "p/src/main.rs", "p/src/a/lib.rs", "p/target/out.rs"]);
+    search.root = "p/src".into();
     search.content = Some(b"needle".to_vec());
-    let found = files.search(&search)?;
+    let found = files.search(&search, sources)?;
     assert_eq!(
         found.hits.iter().map(|hit| (hit.line, hit.text.as_slice())).collect::<Vec<_>>(),
         [(Some(2), &b"y needle"[..]), (Some(4), b"needle")]
     );
     search.hits = 1;
-    assert!(files.search(&search)?.truncated);
-    assert!(matches!(files.search(&Search::new("nope")), Err(Error::NotFound { .. })));
+    assert!(files.search(&search, sources)?.truncated);
+    assert!(matches!(files.search(&Search::new("nope"), |_| true), Err(Error::NotFound { .. })));
     Ok(())
 }
 

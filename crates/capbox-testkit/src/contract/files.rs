@@ -955,7 +955,7 @@ async fn haystack(t: &Bench, folder: &str) -> Check<AnySandbox> {
     t.needs(&[Capability::Run])?;
     let sandbox = t.sandbox().await?;
     let text = "mkdir -p F/sub 'F/a b'; echo needle > F/one.txt; printf 'hay\\nmore needle.*\\n' > F/sub/two.txt; \
-        echo hay > 'F/a b/x.rs'; printf 'needle$' > 'F/sub/x.rs'";
+        echo hay > 'F/a b/x.rs'; printf 'needle$' > 'F/sub/x.rs'; echo hay > 'F/[x].rs'";
     sh(&sandbox, text.replace("F/", &format!("{folder}/"))).await?;
     Ok(sandbox)
 }
@@ -978,6 +978,8 @@ async fn names_are_found(t: &Bench) -> Check {
     ensure_eq!(found, ["names/one.txt", "names/sub/two.txt"], "the files `*.txt`");
     let found = paths(&sandbox, "names", query("?.rs")).await?;
     ensure_eq!(found, ["names/a b/x.rs", "names/sub/x.rs"], "the files `?.rs`");
+    // No other character is special.
+    ensure_eq!(paths(&sandbox, "names", query("[x].rs")).await?, ["names/[x].rs"], "the file `[x].rs`");
     ensure_eq!(paths(&sandbox, "names", query("*.none")).await?, Vec::<String>::new(), "the files `*.none`");
     Ok(())
 }
