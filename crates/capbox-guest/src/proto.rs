@@ -538,6 +538,8 @@ choices! {
         Busy = 4,
         /// A container that has not been told yet what it is for. See [`Request::Contain`].
         Unbooted = 5,
+        /// The client is not one that may ask for anything; said on the control connection itself.
+        Stranger = 6,
     }
 }
 

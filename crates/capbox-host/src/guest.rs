@@ -227,6 +227,32 @@ impl Guest {
         }
     }
 
+    /// What a sandbox says about itself that has just been connected to. Whoever answers speaks this version, or says
+    /// so; and a guest that turns a client away does not answer, but says why.
+    pub(crate) async fn introduction(&self) -> Result<Info> {
+        match self.info().await {
+            Err(Error::Gone { .. }) if self.is_turned_away() => Err(Error::Permission {
+                what: format!(
+                    "connect to sandbox `{}`: it was made from another network namespace",
+                    self.0.id
+                ),
+            }),
+            result => result,
+        }
+    }
+
+    fn is_turned_away(&self) -> bool {
+        let mut buffer = [0; 64];
+        // The first answer may be that the guest closed with a request unread.
+        (0..2).any(|_| {
+            let received =
+                rustix::net::recv(&self.0.control, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT);
+            received.is_ok_and(|(len, _)| {
+                matches!(Event::decode(&buffer[..len]), Ok(Event::Refused { refusal: Refusal::Stranger }))
+            })
+        })
+    }
+
     pub(crate) fn refused(refusal: Refusal, job: &str) -> Error {
         match refusal {
             Refusal::NotFound => Error::NotFound { what: "process", name: job.to_owned() },
@@ -239,6 +265,8 @@ impl Guest {
                 what: format!("the standard input or terminal of the process `{job}`"),
                 hint: "start it in the background, with the standard input or terminal that is needed".into(),
             },
+            // Said to who connects, and nobody else: see `introduction`.
+            Refusal::Stranger => Error::Permission { what: "command the sandbox".into() },
             Refusal::Busy => Error::Unsupported {
                 what: "more connections at a time".into(),
                 hint: "close connections, channels or attachments that are no longer needed".into(),

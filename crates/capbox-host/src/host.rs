@@ -273,11 +273,12 @@ impl Host {
         })
     }
 
-    /// Connects to a sandbox that lives: made by this process or another of the same user.
+    /// Connects to a sandbox that lives: made by this process or another of the same user, in the same network namespace.
+    ///
+    /// That is how a guest knows who is no sandboxed code: see `docs/adr/0009-who-may-command-a-guest.md`.
     pub async fn connect(&self, id: &str) -> Result<Guest> {
         let guest = self.reach(id)?;
-        // Whoever answers speaks this version, or says so.
-        guest.info().await?;
+        guest.introduction().await?;
         Ok(guest)
     }
 
@@ -320,7 +321,7 @@ impl Host {
         let mut found = Vec::new();
         for id in self.0.state.folders()? {
             match self.reach(&id) {
-                Ok(guest) => match guest.info().await {
+                Ok(guest) => match guest.introduction().await {
                     Ok(info) => found.push(info),
                     Err(Error::Gone { .. }) => {}
                     Err(error) => return Err(error),

@@ -1,16 +1,19 @@
 //! Folders of the host that are seen inside.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use capbox_guest::proto::{self, CODE_ID};
 use capbox_guest::raw;
 use capbox_guest::sys::{self, Errno, nr};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::error::{Context, Error, Result};
 use crate::host::{Mount, bytes};
@@ -54,6 +57,7 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
         let reason = format!("at most {} at a time", proto::MAX_FDS - 1);
         return Err(Error::InvalidArgument { name: "mounts", reason });
     }
+    let table = if mounts.is_empty() { Table(Vec::new()) } else { Table::read()? };
     for mount in mounts {
         let Mount { source, target, read_only, unprotected } = mount;
         check_target(target)?;
@@ -68,7 +72,8 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
         if !meta.is_dir() {
             return Err(Error::NotADirectory { path: shown.to_string() });
         }
-        if source.starts_with(state) {
+        let hide = table.showing(&source, state)?;
+        if hide.iter().any(|below| below.as_os_str().is_empty()) {
             let reason = format!("`{shown}` is in the folder that keeps sandboxes apart");
             return Err(Error::InvalidArgument { name: "mount source", reason });
         }
@@ -78,7 +83,7 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
             identity: (split_device(meta.dev()), meta.ino()),
             read_only: *read_only,
             protect: Vec::new(),
-            hide: state.strip_prefix(&source).map(|below| bytes(below).into()).into_iter().collect(),
+            hide: hide.iter().map(|below| bytes(below).into()).collect(),
         };
         if let Ids::Range { base } = ids {
             wire.source = proto::Bytes::default();
@@ -93,6 +98,100 @@ pub(crate) fn prepare(mounts: &[Mount], ids: Ids, state: &Path) -> Result<Prepar
         prepared.mounts.push(wire);
     }
     Ok(prepared)
+}
+
+/// What is mounted on the host.
+struct Table(Vec<Mounted>);
+
+struct Mounted {
+    id: u64,
+    /// The file system, and what of it shows.
+    shows: Place,
+    /// Where.
+    point: PathBuf,
+}
+
+/// A place in a file system, whatever the paths are that lead there: bind mounts give it more than one.
+#[derive(Clone)]
+struct Place {
+    device: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Table {
+    fn read() -> Result<Self> {
+        let file = Path::new("/proc/self/mountinfo");
+        let text = fs::read(file).on(file)?;
+        Ok(Self(text.split(|byte| *byte == b'\n').filter_map(Mounted::parse).collect()))
+    }
+
+    /// Where `folder` or something in it shows at or below `source`: paths relative to that. Both are real names.
+    fn showing(&self, source: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
+        let folder_meta = fs::metadata(folder).on(folder)?;
+        let sought = self.place(folder)?;
+        let below = self.0.iter().filter(|mounted| mounted.point != source);
+        let below = below.filter_map(|mounted| {
+            Some((mounted.point.strip_prefix(source).ok()?.to_owned(), mounted.shows.clone()))
+        });
+        let mut found = Vec::new();
+        for (at, shown) in std::iter::once((PathBuf::new(), self.place(source)?)).chain(below) {
+            if shown.device != sought.device {
+                continue;
+            }
+            // Something of it, or all of it, unless something else is mounted over it.
+            let is_there = |at: &Path, inode: Option<u64>| {
+                let there = fs::metadata(source.join(at));
+                there.is_ok_and(|there| {
+                    there.dev() == folder_meta.dev() && inode.is_none_or(|inode| there.ino() == inode)
+                })
+            };
+            if shown.path.starts_with(&sought.path) {
+                found.extend(is_there(&at, None).then_some(at));
+            } else if let Ok(rest) = sought.path.strip_prefix(&shown.path) {
+                let at = at.join(rest);
+                found.extend(is_there(&at, Some(folder_meta.ino())).then_some(at));
+            }
+        }
+        Ok(found)
+    }
+
+    fn place(&self, path: &Path) -> Result<Place> {
+        let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).on(path)?;
+        let mounted = self.0.iter().find(|mounted| mounted.id == stat.stx_mnt_id);
+        // The root of a caller that has changed it need not be listed.
+        Ok(mounted
+            .and_then(|mounted| mounted.place(path))
+            .unwrap_or_else(|| Place { device: Vec::new(), path: path.to_owned() }))
+    }
+}
+
+impl Mounted {
+    /// A line of `mountinfo`: id, parent, device, what shows, where, …
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let device = fields.nth(1)?.to_vec();
+        let path = unescape(fields.next()?);
+        Some(Self { id, shows: Place { device, path }, point: unescape(fields.next()?) })
+    }
+
+    fn place(&self, path: &Path) -> Option<Place> {
+        let rest = path.strip_prefix(&self.point).ok()?;
+        Some(Place { device: self.shows.device.clone(), path: self.shows.path.join(rest) })
+    }
+}
+
+/// A path of `mountinfo`: blanks and the like are three octal digits after a backslash.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [byte, after @ ..] = rest {
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let escaped = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(escaped.unwrap_or(*byte));
+        rest = if escaped.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(path).into()
 }
 
 fn check_target(target: &Path) -> Result<()> {

@@ -640,6 +640,15 @@ pub(crate) fn peer(fd: i32) -> Result<[u32; 3]> {
     Ok(credentials)
 }
 
+/// The network namespace that a socket belongs to. An accepted one belongs to that of its client.
+pub(crate) fn network(fd: i32) -> Result<u64> {
+    let mut cookie = 0u64;
+    let mut len = 8u32;
+    // SAFETY: SOL_SOCKET, SO_NETNS_COOKIE fills a 64-bit integer.
+    unsafe { raw!(nr::GETSOCKOPT, fd, 1, 71, &raw mut cookie, &raw mut len) }?;
+    Ok(cookie)
+}
+
 /// An `ioctl` whose argument is an integer or the address of something as large as the request says.
 ///
 /// # Safety

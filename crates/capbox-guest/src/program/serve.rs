@@ -140,6 +140,8 @@ struct Server {
     boot: Boot,
     sandbox: Sandbox,
     starter: Starter,
+    /// The network namespace that clients must come from: that of the creator, if there is one.
+    network: Option<u64>,
     epoll: Fd,
     sources: BTreeMap<u64, Source>,
     last_token: u64,
@@ -173,11 +175,13 @@ pub(crate) fn contain(sandbox: Sandbox, boot_within: u64) {
 
 fn serve(boot: Boot, sandbox: Sandbox, owner: Option<Fd>, deadline: Option<u64>) {
     let Ok(epoll) = os::epoll_create() else { return drop(sandbox.remove()) };
+    let network = owner.as_ref().and_then(|owner| os::network(owner.raw()).ok());
     let starter = Starter::new(&boot);
     let mut server = Server {
         boot,
         sandbox,
         starter,
+        network,
         epoll,
         sources: BTreeMap::new(),
         last_token: 0,
@@ -210,13 +214,19 @@ impl Server {
         let signals = 1 << (sys::SIGCHLD - 1) | 1 << (SIGTERM - 1);
         os::set_signal_mask(signals);
         let Ok(signals) = os::signalfd(signals) else { return };
-        self.add(signals.raw(), EPOLLIN, Source::Signals(signals));
-        self.add(self.sandbox.listener.raw(), EPOLLIN, Source::Listener);
+        if self.add(signals.raw(), EPOLLIN, Source::Signals(signals)).is_err()
+            || self.add(self.sandbox.listener.raw(), EPOLLIN, Source::Listener).is_err()
+        {
+            return;
+        }
         if let Some(owner) = owner {
             if wire::send(owner.raw(), &Event::Ready.encode(), &[]).is_err() {
                 return;
             }
-            self.owner = Some(self.add(owner.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(owner)));
+            let Ok(token) = self.add(owner.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(owner)) else {
+                return;
+            };
+            self.owner = Some(token);
         }
 
         let mut ready = [Ready::default(); 32];
@@ -253,11 +263,12 @@ impl Server {
         sys::exit_group(0)
     }
 
-    fn add(&mut self, fd: i32, events: u32, source: Source) -> u64 {
+    /// Watches a source. One that cannot be is dropped: nobody would ever come back to it.
+    fn add(&mut self, fd: i32, events: u32, source: Source) -> sys::Result<u64> {
         self.last_token += 1;
-        let _ = os::epoll_ctl(&self.epoll, Watch::Add, fd, events, self.last_token);
+        os::epoll_ctl(&self.epoll, Watch::Add, fd, events, self.last_token)?;
         self.sources.insert(self.last_token, source);
-        self.last_token
+        Ok(self.last_token)
     }
 
     /// Forgets a source. Its descriptor is still open, and closed by whoever has it.
@@ -334,16 +345,21 @@ impl Server {
             if self.sources.len() < SOURCES
                 && let Some(newcomer) = init::greet(client, &self.sandbox.proc)
             {
-                self.add(newcomer.socket.raw(), EPOLLIN | EPOLLRDHUP, Source::Newcomer(newcomer));
+                let _ = self.add(newcomer.socket.raw(), EPOLLIN | EPOLLRDHUP, Source::Newcomer(newcomer));
             }
             return;
         }
-        // The folder's mode keeps other users of the host out. What is inside has a process number here; what is
-        // outside has none. And with a single id mapped, the client must have that id.
-        let trusted = os::peer(client.raw())
-            .is_ok_and(|[pid, uid, _]| pid == 0 && (self.boot.several_ids || uid == CODE_ID));
-        if trusted && self.sources.len() < SOURCES {
-            self.add(client.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(client));
+        // The folder's mode keeps other users of the host out, and with a single id mapped, the client must have that id.
+        let user = self.boot.several_ids || os::peer(client.raw()).is_ok_and(|[_, uid, _]| uid == CODE_ID);
+        // What runs in a sandbox, this or another, cannot make a socket in any network but its own. So whatever
+        // is mounted where, and whoever's id the code has, it does not come from where the creator is.
+        let network = os::network(client.raw()).is_ok_and(|network| self.network == Some(network));
+        if !user || !network {
+            return refuse(&client, Refusal::Stranger);
+        }
+        if self.sources.len() < SOURCES {
+            // What cannot be watched is closed.
+            let _ = self.add(client.raw(), EPOLLIN | EPOLLRDHUP, Source::Control(client));
         }
     }
 
@@ -391,12 +407,13 @@ impl Server {
                 answer(&reply, &Event::Done);
             }
             Request::Files => {
-                if self.sources.len() < SOURCES {
-                    answer(&reply, &Event::Done);
-                    self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Files(reply));
-                } else {
+                if self.sources.len() >= SOURCES {
                     refuse(&reply, Refusal::Busy);
+                    return Ok(());
                 }
+                answer(&reply, &Event::Done);
+                // What cannot be watched is closed.
+                let _ = self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Files(reply));
             }
         }
         Ok(())
@@ -452,16 +469,22 @@ impl Server {
     fn add_job(&mut self, exec: &Exec, reply: Fd, starting: Starting, streams: Streams) {
         self.last_key += 1;
         let key = self.last_key;
-        let Streams { output, input, pass, .. } = streams;
-        let output = output
-            .into_iter()
-            .map(|(stream, fd)| (self.add(fd.raw(), EPOLLIN, Source::Output(key, stream)), stream, fd))
-            .collect();
+        let Streams { output: streams, input, pass, .. } = streams;
+        let mut watched = true;
+        let mut add = |fd: i32, events, source| {
+            let token = self.add(fd, events, source);
+            watched &= token.is_ok();
+            token.unwrap_or(0) // which no source has
+        };
+        let mut output = Vec::with_capacity(streams.len());
+        for (stream, fd) in streams {
+            output.push((add(fd.raw(), EPOLLIN, Source::Output(key, stream)), stream, fd));
+        }
         // The client of a foreground job hears of its end, and leaving kills the job.
         let (reply, other) = if exec.background { (None, Some(reply)) } else { (Some(reply), None) };
-        let reply = reply.map(|reply| (self.add(reply.raw(), EPOLLRDHUP, Source::Reply(key)), reply));
+        let reply = reply.map(|reply| (add(reply.raw(), EPOLLRDHUP, Source::Reply(key)), reply));
         let pid = starting.pid;
-        let token = self.add(starting.done.raw(), EPOLLIN, Source::Starting(key));
+        let token = add(starting.done.raw(), EPOLLIN, Source::Starting(key));
         let retain = if exec.retain == 0 { DEFAULT_RETAIN } else { exec.retain };
         let job = Job {
             id: Bytes(new_id()),
@@ -487,6 +510,10 @@ impl Server {
             killing: None,
         };
         self.jobs.insert(key, job);
+        if !watched {
+            // Its end is noticed all the same: it is a child. Whoever asked hears that it was killed, if they can.
+            self.start_kill(key, Cause::Killed);
+        }
     }
 
     /// Whether the sandbox has been built here.
@@ -542,7 +569,11 @@ impl Server {
         let Starting { pid, done, .. } = starting;
         match Report::receive(&done) {
             Ok(Some(Report::Started(leader))) => {
-                let token = self.add(done.raw(), EPOLLIN, Source::Keeper(key));
+                let token = self.add(done.raw(), EPOLLIN, Source::Keeper(key)).map_err(|errno| {
+                    // What it has started is killed when it is reaped.
+                    let _ = os::kill(pid, 9);
+                    job::Failure { stage: Stage::Process, errno }
+                })?;
                 if let Some(job) = self.jobs.get_mut(&key) {
                     job.leader = leader;
                     job.reports = Some((token, done));
@@ -697,7 +728,8 @@ impl Server {
             (None, true) if job.exit.is_some() => return refuse(&reply, Refusal::Ended),
             (None, true) => return refuse(&reply, Refusal::Unsupported),
         }
-        let token = self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Follower(key));
+        // Closed if it cannot be watched.
+        let Ok(token) = self.add(reply.raw(), EPOLLIN | EPOLLRDHUP, Source::Follower(key)) else { return };
         if let Some(job) = self.jobs.get_mut(&key) {
             job.followers.push(Follower { token, socket: reply, position: after });
         }

@@ -39,6 +39,10 @@ tests! {
     Both bad_mounts_are_refused,
     Both links_in_a_mount_do_not_lead_the_next_one,
     Both code_cannot_reach_control_sockets,
+    Both code_cannot_command_sandboxes_of_another_state_folder,
+    Root the_state_folder_does_not_show_by_another_name,
+    Root a_client_in_another_network_is_told_so,
+    Both what_cannot_be_watched_keeps_no_place,
     Both stopping_everything_does_not_stop_the_guest,
     Both what_is_counted_for_the_creator_is_shared,
     Both keys_of_the_caller_do_not_show,
@@ -520,6 +524,109 @@ async fn code_cannot_reach_control_sockets() -> Outcome {
     let text = print(&guest, &format!("cd /around; ls -A {name} | wc -l; mv {name} other; ls -A other; ls -A {name}; rmdir {name}; ls -A {name} | wc -l")).await?;
     assert!(text.starts_with("0\n0\n") && !text.contains("sandboxes"), "{text}");
     other.info().await?;
+    Ok(())
+}
+
+/// Whatever is mounted, and whenever: here the very folder of a sandbox whose state folder this sandbox's host does not
+/// know. Fails without the check of the client's network namespace.
+async fn code_cannot_command_sandboxes_of_another_state_folder() -> Outcome {
+    let victims = crate::life::own_host("victims")?;
+    let victim = victims.launch(Launch::default()).await?;
+    let folder = victims.state_dir().join("sandboxes").join(victim.id());
+    let guest = host().launch(launch_with(Mount::new(folder, "/stolen"))).await?;
+    let request = proto::Request::Info.encode();
+    let text = python(
+        &guest,
+        &format!(
+            "
+control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+control.connect('/stolen/control')
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try: socket.send_fds(control, [bytes({request:?})], [theirs.fileno()])
+except OSError: pass
+theirs.close()
+print(ours.recv(9999))
+"
+        ),
+    )
+    .await?;
+    assert_eq!(text, "b''\n");
+    // The same from outside.
+    assert_eq!(victims.connect(victim.id()).await?.info().await?.id, victim.id());
+    Ok(())
+}
+
+/// Fails when only paths are compared.
+async fn the_state_folder_does_not_show_by_another_name() -> Outcome {
+    let host = crate::life::own_host("aliased")?;
+    let guest = host.launch(Launch::default()).await?;
+    let around = scratch("an alias\n");
+    let aliases = [("all", ""), ("sandboxes", "sandboxes"), ("one", &format!("sandboxes/{}", guest.id()))];
+    let mut mounted = Vec::new();
+    for (name, of) in aliases {
+        let (alias, of) = (around.join(name), host.state_dir().join(of));
+        std::fs::create_dir(&alias)?;
+        if std::process::Command::new("mount").arg("--bind").arg(of).arg(&alias).status()?.success() {
+            mounted.push(alias);
+        }
+    }
+    let outcome = async {
+        if mounted.is_empty() {
+            println!("skipped: cannot mount");
+            return Ok(());
+        }
+        for alias in &mounted {
+            let error = host.launch(launch_with(Mount::new(alias, "/state"))).await.expect_err("an alias");
+            assert!(matches!(error, capbox_host::Error::InvalidArgument { .. }), "{error}");
+        }
+        let guest = host.launch(launch_with(Mount::new(&around, "/around"))).await?;
+        assert_eq!(print(&guest, "cd /around; ls -A *").await?, "all:\n\none:\n\nsandboxes:\n");
+        Ok(())
+    }
+    .await;
+    for alias in &mounted {
+        std::process::Command::new("umount").arg(alias).status()?;
+    }
+    outcome
+}
+
+/// Not that the sandbox is gone, which is what silence would mean.
+async fn a_client_in_another_network_is_told_so() -> Outcome {
+    let host = crate::life::own_host("elsewhere")?;
+    let guest = host.launch(Launch::default()).await?;
+    let (other, id) = (host.clone(), guest.id().to_owned());
+    let errors = std::thread::spawn(move || {
+        use capbox_guest::sys::{CLONE_NEWNET, nr};
+        // SAFETY: takes no pointers, and concerns this thread alone.
+        unsafe { capbox_guest::raw!(nr::UNSHARE, CLONE_NEWNET) }.expect("leave the network");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime
+            .expect("start a runtime")
+            .block_on(async { [other.connect(&id).await.err(), other.list().await.err()] })
+    });
+    for error in errors.join().expect("run the other client") {
+        assert!(matches!(error, Some(capbox_host::Error::Permission { .. })), "{error:?}");
+    }
+    guest.info().await?;
+    Ok(())
+}
+
+/// Fails when the guest ignores that it cannot watch a descriptor: each then takes a place for good.
+async fn what_cannot_be_watched_keeps_no_place() -> Outcome {
+    let guest = guest().await?;
+    let control = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    let path = host().state_dir().join("sandboxes").join(guest.id()).join("control");
+    rustix::net::connect(&control, &SocketAddrUnix::new(path)?)?;
+    let file = std::fs::File::create(scratch("unwatched").join("file"))?;
+    let message = proto::Request::Files.encode();
+    for _ in 0..1100 {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let fds = [file.as_fd()];
+        assert!(rights.push(SendAncillaryMessage::ScmRights(&fds)));
+        rustix::net::sendmsg(&control, &[IoSlice::new(&message)], &mut rights, SendFlags::empty())?;
+    }
+    assert_eq!(print(&host().connect(guest.id()).await?, "echo fine").await?, "fine\n");
     Ok(())
 }
 
