@@ -12,6 +12,9 @@ use crate::sys::{self, Errno, Result, nr};
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
+const ENOPROTOOPT: u32 = 92;
+const EPROTONOSUPPORT: u32 = 93;
+const ESOCKTNOSUPPORT: u32 = 94;
 const EAFNOSUPPORT: u32 = 97;
 
 /// Refused outright.
@@ -52,6 +55,10 @@ const DENIED: &[usize] = &[
     nr::MOVE_PAGES,
     nr::MIGRATE_PAGES,
     nr::MBIND,
+    nr::SET_MEMPOLICY,
+    nr::SET_MEMPOLICY_HOME_NODE,
+    nr::PROCESS_MRELEASE,
+    nr::REMAP_FILE_PAGES, // emulated since Linux 4.0, and wrongly more than once
     // The machine itself.
     nr::KEXEC_LOAD,
     nr::KEXEC_FILE_LOAD,
@@ -78,6 +85,8 @@ const DENIED: &[usize] = &[
     nr_x86::USELIB,
     #[cfg(target_arch = "x86_64")]
     nr_x86::MODIFY_LDT,
+    #[cfg(target_arch = "x86_64")]
+    nr_x86::SYSFS,
 ];
 
 /// Answered as if the kernel did not have them, so that libraries fall back to what can be checked.
@@ -86,6 +95,7 @@ const ABSENT: &[usize] = &[
     nr::IO_URING_SETUP,
     nr::IO_URING_ENTER,
     nr::IO_URING_REGISTER,
+    nr::PROCESS_MADVISE, // other processes' pages; allocators ask for it and go on without
 ];
 
 /// Namespaces that nobody inside may make. A cgroup namespace is what this program marks jobs with, and takes a
@@ -101,7 +111,21 @@ const TIOCSTI: u32 = 0x5412; // types into the terminal of whoever reads it
 const TIOCLINUX: u32 = 0x541c; // pastes into it
 const TIOCSETD: u32 = 0x5423; // loads line disciplines
 
-const FAMILIES: [u32; 4] = [1, 2, 10, 16]; // unix, inet, inet6, netlink
+const TCP: u32 = 6; // a level of socket options
+const TCP_ULP: u32 = 31; // gives a connection to the kernel's TLS
+
+/// Execution domains: the usual one, the same without randomized addresses (debuggers), and the question which it is.
+const PERSONALITIES: [u32; 3] = [0, 0x0004_0000, 0xffff_ffff];
+
+const UNIX: u32 = 1;
+const INET: [u32; 2] = [2, 10];
+const NETLINK: u32 = 16;
+/// Streams, datagrams, and what takes a capability anyway: the other kinds are SCTP's and DCCP's.
+const INET_KINDS: [u32; 3] = [1, 2, 3];
+/// The kind's own protocol, ICMP, TCP, UDP, ICMPv6. Not MPTCP, UDP-Lite and the like: much code, little used.
+const INET_PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
+/// Routes and addresses, and the list of sockets. The others configure the machine, or tell of its devices.
+const NETLINK_PROTOCOLS: [u32; 2] = [0, 4];
 
 /// The set-user-id and set-group-id bits.
 const SET_ID: u32 = 0o6000;
@@ -120,6 +144,7 @@ const LOAD: u16 = 0x20; // a word of `struct seccomp_data`
 const EQUAL: u16 = 0x15;
 const GREATER_OR_EQUAL: u16 = 0x35;
 const ANY_BIT: u16 = 0x45;
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
 const NUMBER: u32 = 0;
@@ -192,6 +217,33 @@ impl Program {
         self.search(upper);
     }
 
+    /// Ends here with `answer` unless what is loaded is one of these.
+    fn end_unless_any(&mut self, values: &[u32], answer: u32) {
+        for (at, value) in values.iter().enumerate() {
+            // Over the comparisons that are left, and the answer.
+            self.push(EQUAL, (values.len() - at) as u8, 0, *value);
+        }
+        self.push(RETURN, 0, 0, answer);
+    }
+
+    /// The family of a new socket is loaded. AF_VSOCK leads to the hypervisor past the network namespace; AF_PACKET,
+    /// AF_ALG and so on are for others.
+    fn check_socket(&mut self) {
+        self.end_if(EQUAL, UNIX, ALLOW);
+        let netlink = self.0.len();
+        self.push(EQUAL, 0, 0, NETLINK);
+        self.push(LOAD, 0, 0, argument(2));
+        self.end_unless_any(&NETLINK_PROTOCOLS, errno(EPROTONOSUPPORT));
+        self.push(RETURN, 0, 0, ALLOW);
+        self.0[netlink].if_false = (self.0.len() - netlink - 1) as u8;
+        self.end_unless_any(&INET, errno(EAFNOSUPPORT));
+        self.push(LOAD, 0, 0, argument(1));
+        self.push(AND, 0, 0, 0xf); // the rest is flags
+        self.end_unless_any(&INET_KINDS, errno(ESOCKTNOSUPPORT));
+        self.push(LOAD, 0, 0, argument(2));
+        self.end_unless_any(&INET_PROTOCOLS, errno(EPROTONOSUPPORT));
+    }
+
     /// Runs `checks` on an argument of one system call, which is allowed if none of them ends it.
     fn for_call(&mut self, number: usize, index: u32, checks: impl FnOnce(&mut Self)) {
         let jump = self.0.len();
@@ -223,14 +275,16 @@ impl Filter {
                 program.end_if(EQUAL, request, errno(EPERM));
             }
         });
-        // AF_VSOCK leads to the hypervisor past the network namespace; AF_PACKET, AF_ALG and so on are for others.
+        program.for_call(nr::PERSONALITY, 0, |program| {
+            program.end_unless_any(&PERSONALITIES, errno(EPERM));
+        });
+        program.for_call(nr::SETSOCKOPT, 1, |program| {
+            program.end_unless(EQUAL, TCP, ALLOW);
+            program.push(LOAD, 0, 0, argument(2));
+            program.end_if(EQUAL, TCP_ULP, errno(ENOPROTOOPT));
+        });
         for number in [nr::SOCKET, nr::SOCKETPAIR] {
-            program.for_call(number, 0, |program| {
-                for family in FAMILIES {
-                    program.end_if(EQUAL, family, ALLOW);
-                }
-                program.push(RETURN, 0, 0, errno(EAFNOSUPPORT));
-            });
+            program.for_call(number, 0, Program::check_socket);
         }
         let denied = DENIED.iter().map(|&number| (number, errno(EPERM)));
         let absent = ABSENT.iter().map(|&number| (number, errno(ENOSYS)));

@@ -24,6 +24,8 @@ tests! {
     Both no_capability_and_no_way_to_one,
     Both no_namespaces_inside,
     Both other_doors_into_the_kernel_are_shut,
+    Both rarely_used_parts_of_the_kernel_are_shut,
+    Both programs_that_are_often_used_work,
     Both other_architectures_are_shut,
     Both the_state_folder_is_private,
     Both the_hosts_paths_do_not_show,
@@ -219,6 +221,66 @@ socket.socket(socket.AF_INET, socket.SOCK_STREAM); socket.socket(socket.AF_UNIX)
     assert_eq!(lines[2], "EPERM EPERM EPERM EPERM EPERM");
     assert_eq!(lines[3], "EPERM EPERM EPERM EPERM EPERM");
     assert_eq!(lines[4], "EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT ");
+    Ok(())
+}
+
+/// Fails without the filter's look at arguments.
+async fn rarely_used_parts_of_the_kernel_are_shut() -> Outcome {
+    let guest = guest().await?;
+    let program = "
+print(call(135, 0xffffffff), call(135, 0x40000), call(135, 0), call(135, 0x400000), call(135, 8))
+print(call(440, 0, 0, 0, 0, 0), call(238, 0, 0, 0), call(237, 0, 0, 0, 0, 0, 0), call(450, 0, 0, 0, 0), call(448, 0, 0), call(216, 0, 0, 0, 0, 0))
+STREAM, DATAGRAM, RAW, SEQUENCED, DCCP, UDPLITE, MPTCP, SCTP = 1, 2, 3, 5, 6, 136, 262, 132
+for family, kind, protocol in (
+    (2, STREAM | socket.SOCK_CLOEXEC, 0), (10, DATAGRAM | socket.SOCK_NONBLOCK, 17), (16, RAW, 0), (16, DATAGRAM, 4), (1, SEQUENCED, 0),
+    (2, STREAM, MPTCP), (10, DATAGRAM, UDPLITE), (2, STREAM, SCTP), (2, SEQUENCED, 0), (10, DCCP, 33), (2, 10, 0),
+    (16, RAW, 15), (16, RAW, 12), (16, RAW, 16), (16, RAW, 9),
+):
+    print(call(41, family, kind, protocol), end=' ')
+print(call(53, 2, STREAM, MPTCP, 0))
+one = socket.socket()
+for option in (31, 1):
+    try: one.setsockopt(6, option, 1); print('set')
+    except OSError as error: print(errno.errorcode[error.errno])
+";
+    if cfg!(target_arch = "x86_64") {
+        let text = python(&guest, program).await?;
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "ok ok ok EPERM EPERM");
+        assert_eq!(lines[1], "ENOSYS EPERM EPERM EPERM EPERM EPERM");
+        assert_eq!(
+            lines[2],
+            "ok ok ok ok ok EPROTONOSUPPORT EPROTONOSUPPORT EPROTONOSUPPORT ESOCKTNOSUPPORT ESOCKTNOSUPPORT \
+             ESOCKTNOSUPPORT EPROTONOSUPPORT EPROTONOSUPPORT EPROTONOSUPPORT EPROTONOSUPPORT EPROTONOSUPPORT"
+        );
+        assert_eq!(lines[3..], ["ENOPROTOOPT", "set"]);
+    }
+    Ok(())
+}
+
+/// What the filter must not break, as far as it is on this host.
+async fn programs_that_are_often_used_work() -> Outcome {
+    let guest = guest().await?;
+    let text = print(
+        &guest,
+        r#"have() { command -v "$1" >/dev/null; }
+        python3 -c 'import socket, threading, asyncio, multiprocessing
+async def main(): await (await asyncio.create_subprocess_exec("true")).wait()
+asyncio.run(main()); multiprocessing.Process(target=print).start()
+threading.Thread(target=print).start(); socket.create_server(("127.0.0.1", 0)); socket.create_server(("::1", 0), family=socket.AF_INET6)' >/dev/null || echo python
+        if have gcc; then echo 'int main(void) { return 0; }' > a.c && gcc a.c -o a && ./a || echo gcc; fi
+        if have git; then git init -q r && cd r && git -c user.name=a -c user.email=a@a commit -q --allow-empty -m x && git gc -q && cd .. || echo git; fi
+        if have node; then node -e 'require("net").createServer().listen(0, function () { this.close() })' || echo node; fi
+        if have setarch; then setarch -R true || echo setarch; fi
+        if have gdb; then gdb -q -batch -ex run -ex quit ./a >/dev/null || echo gdb; fi
+        if have ip; then ip addr show lo >/dev/null || echo ip; fi
+        if have ss; then ss -ltn >/dev/null || echo ss; fi
+        if have apt-get; then apt-get --version >/dev/null || echo apt; fi
+        if have perl; then perl -e 'use Socket; socket(S, PF_INET, SOCK_STREAM, getprotobyname("tcp")) or die' || echo perl; fi
+        if have curl; then curl -s --max-time 2 http://127.0.0.1:1; [ $? = 7 ] || echo curl; fi"#,
+    )
+    .await?;
+    assert_eq!(text, "");
     Ok(())
 }
 
