@@ -39,11 +39,20 @@ Environment:
   NO_COLOR          Set to anything, messages have no colours";
 
 fn main() -> ExitCode {
+    allow_descriptors();
     match Cli::try_parse() {
         Ok(cli) => commands::run(cli.command),
         Err(usage) if usage.kind() == ErrorKind::DisplayHelp => help(&usage),
         Err(usage) => failure::usage(&usage),
     }
+}
+
+/// Asks for as many descriptors as this process may have. Code of a local sandbox may have this user's id, and keep so many
+/// on their way through sockets that whoever is content with fewer could not send any, not even to end that sandbox.
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Help lists the commands, which are put together only when they are asked for.

@@ -167,10 +167,19 @@ impl Error {
                 Some("end some, or create the sandbox with a higher limit")
             }
             Self::Version { .. } => Some("destroy the sandbox with the version that made it, or reap it"),
+            // Code of a sandbox that has this user's id keeps many descriptors on their way, but fewer than this user may
+            // have at the most. A library does not raise the limits of its process by itself.
+            Self::Io { source, .. } if source.raw_os_error() == Some(TOO_MANY_ON_THEIR_WAY) => Some(
+                "raise this process's soft limit on open files to the hard one: programs of this user, perhaps in a sandbox, \
+                 have as many on their way through sockets",
+            ),
             _ => None,
         }
     }
 }
+
+/// `ETOOMANYREFS`.
+const TOO_MANY_ON_THEIR_WAY: i32 = 109;
 
 /// Where starting a command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capbox_guest::proto::{self, Event, Malformed};
@@ -55,28 +55,8 @@ fn send_packet(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) ->
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let mut send = || rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
-    match send() {
-        // Code of a sandbox that has this user's id keeps many descriptors on their way, but fewer than the guest lets
-        // this user have at the most.
-        Err(rustix::io::Errno::TOOMANYREFS) => with_most_descriptors(send)?,
-        result => result?,
-    };
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)?;
     Ok(())
-}
-
-/// Does something while this process may have as many descriptors as it may ask for.
-fn with_most_descriptors<T>(work: impl FnOnce() -> T) -> T {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let usual = getrlimit(Resource::Nofile);
-    let most = Rlimit { current: usual.maximum, maximum: usual.maximum };
-    let raised = setrlimit(Resource::Nofile, most).is_ok();
-    let result = work();
-    if raised {
-        let _ = setrlimit(Resource::Nofile, usual);
-    }
-    result
 }
 
 /// A memory file that can no longer change.

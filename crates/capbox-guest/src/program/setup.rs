@@ -479,7 +479,8 @@ fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {
     // A user may have as many descriptors on their way through sockets as the sender may have open. With the creator's
     // own id inside, code that may have as many as this program and its clients could keep them all from sending any.
     let most = if boot.several_ids { hard } else { hard / 2 };
-    Ok([soft.min(most), most])
+    // Not the creator's, which may need many: programs go through all that they may have.
+    Ok([most.min(USUAL_DESCRIPTORS), most])
 }
 
 /// What is counted for the sandbox's creator as well: the part of it that one sandbox may use up.
@@ -488,6 +489,9 @@ const SHARE: u64 = 4;
 fn share_notifications(proc: &Fd) -> Result<()> {
     for (all, own) in [
         (c"sys/fs/inotify/max_user_instances", c"sys/user/max_inotify_instances"),
+/// How many descriptors a program may have that does not ask for more, as on most systems.
+const USUAL_DESCRIPTORS: u64 = 1024;
+
         (c"sys/fs/inotify/max_user_watches", c"sys/user/max_inotify_watches"),
     ] {
         // A kernel without them has nothing to limit.

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         let detach = std::env::var("CAPBOX_TEST_DETACH").is_ok_and(|value| !value.is_empty());
         return support::child(life::child(&state, detach));
     }
+    support::allow_descriptors();
     let arguments = Arguments::from_args();
     let root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();

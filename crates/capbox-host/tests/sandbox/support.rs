@@ -87,6 +87,13 @@ pub(crate) fn clean_up() {
     }
 }
 
+/// As the command line does: see the test that needs it.
+pub(crate) fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("raise the limit");
+}
+
 /// A new folder for one purpose.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
