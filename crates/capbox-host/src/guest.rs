@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use capbox_guest::proto::{self, Bytes, Event, Refusal, Request};
 use tokio::io::Interest;
 
+use crate::ended::ended;
 use crate::error::{Context, Error, Result};
 use crate::exec::{Attachment, ExecRequest, Job, JobInfo, PtySize};
 use crate::files::Files;
@@ -181,8 +182,8 @@ impl Guest {
     /// A sandbox that is gone already is no error.
     pub async fn destroy(&self) -> Result<()> {
         match self.request(&Request::Destroy, &[]).await {
-            // The guest holds this socket until its very end, when nothing else runs and its folder is gone.
-            Ok(mut replies) => while replies.next().await?.is_some() {},
+            // The guest answers at its very end, when nothing else runs and its folder is gone; or somebody ended it.
+            Ok(mut replies) => drop(replies.next().await?),
             Err(Error::Gone { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -202,7 +203,10 @@ impl Guest {
             match socket::send(self.0.control.as_fd(), message, fds) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) if is_gone(&error) => return Err(self.0.sandbox.gone()),
+                Err(error) if is_gone(&error) => {
+                    ended(self.0.sandbox.guest).await;
+                    return Err(self.0.sandbox.gone());
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
                     return Err(Error::InvalidArgument { name: "request", reason: error.to_string() });
                 }
@@ -234,7 +238,7 @@ impl Guest {
             Err(Error::Gone { .. }) if self.is_turned_away() => Err(Error::Permission {
                 what: format!(
                     "connect to sandbox `{}`: it was made from another network namespace",
-                    self.0.id
+                    self.0.sandbox.id
                 ),
             }),
             result => result,

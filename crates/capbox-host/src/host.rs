@@ -176,8 +176,9 @@ impl Host {
 
     async fn launch_once(&self, boot: &Boot, mounts: &[OwnedFd]) -> Result<Guest> {
         let ttl = (boot.ttl > 0).then(|| Duration::from_millis(boot.ttl));
-        let sandbox = Identity::new(String::from_utf8_lossy(&boot.id), Instant::now(), ttl);
-        let mut owner = Replies::new(launch::start(self.0.state.ids)?, sandbox.clone())?;
+        let (owner, guest) = launch::start(self.0.state.ids)?;
+        let sandbox = Identity::new(String::from_utf8_lossy(&boot.id), guest, Instant::now(), ttl);
+        let mut owner = Replies::new(owner, sandbox.clone())?;
         let fds: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
         let message = Request::Boot { boot: boot.clone() }.encode();
         let lost = |source| launch::failed("give the guest its orders", source);
@@ -313,7 +314,7 @@ impl Host {
             });
         }
         // How long it lives is told when it says what it is.
-        Ok(Guest::new(Identity::new(id, Instant::now(), None), connection, self.0.state.ids))
+        Ok(Guest::new(Identity::new(id, peer.pid, Instant::now(), None), connection, self.0.state.ids))
     }
 
     /// All sandboxes that live, of this user and state folder.

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use capbox_guest::sys::{self, Errno, cap, nr};
 use capbox_guest::{PROGRAM, raw};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::Pid;
 
 use crate::error::{Error, Result};
 use crate::socket;
@@ -62,9 +63,9 @@ struct Plan {
     failure: Option<(&'static str, Errno)>,
 }
 
-/// Starts a guest and answers with the owner's connection. It does nothing until it gets a message on that, and ends
+/// Starts a guest and answers with the owner's connection and the guest's number. It does nothing until it gets a message on that, and ends
 /// when it closes.
-pub(crate) fn start(ids: Ids) -> Result<OwnedFd> {
+pub(crate) fn start(ids: Ids) -> Result<(OwnedFd, Pid)> {
     let program = program()?;
     let step = |step: &'static str| move |error: io::Error| failed(step, error);
     let (owner, theirs) = socket::pair().map_err(step("make a socket"))?;
@@ -108,7 +109,9 @@ pub(crate) fn start(ids: Ids) -> Result<OwnedFd> {
         return Err(failed(step, os_error(errno)));
     }
     map_ids(plan.pid, ids)?;
-    Ok(owner)
+    let guest =
+        Pid::from_raw(plan.pid).ok_or_else(|| failed("start a process", io::ErrorKind::Other.into()))?;
+    Ok((owner, guest))
 }
 
 /// Starts the guest and ends.

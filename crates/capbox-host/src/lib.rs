@@ -44,6 +44,8 @@
 mod error;
 
 #[cfg(target_os = "linux")]
+mod ended;
+#[cfg(target_os = "linux")]
 mod exec;
 #[cfg(target_os = "linux")]
 mod files;

@@ -3,7 +3,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capbox_guest::proto::{self, Event, Malformed};
@@ -12,10 +13,12 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use rustix::process::Pid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::ended::ended;
 use crate::error::{Context, Error, Result};
 
 /// Registers a descriptor with the runtime.
@@ -111,18 +114,20 @@ pub(crate) type Answer = (Event, Vec<OwnedFd>);
 /// Room for what most requests are answered with.
 const SMALL_PACKET: usize = 1024;
 
-/// A sandbox, for messages.
+/// A sandbox: what it is called, and how its end is known.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: String,
+    /// The guest's process.
+    pub(crate) guest: Pid,
     /// When its time to live is up; no later than by the guest's own count.
     deadline: Mutex<Option<Instant>>,
 }
 
 impl Identity {
     /// A sandbox that lives for `ttl` from `since` on.
-    pub(crate) fn new(id: impl Into<String>, since: Instant, ttl: Option<Duration>) -> Arc<Self> {
-        let identity = Self { id: id.into(), deadline: Mutex::new(None) };
+    pub(crate) fn new(id: impl Into<String>, guest: Pid, since: Instant, ttl: Option<Duration>) -> Arc<Self> {
+        let identity = Self { id: id.into(), guest, deadline: Mutex::new(None) };
         identity.lives(since, ttl);
         Arc::new(identity)
     }
@@ -141,18 +146,19 @@ impl Identity {
 }
 
 /// The private socket on which a request is answered. Dropping it tells the guest that nobody listens any more.
-#[derive(Debug)]
 pub(crate) struct Replies {
     socket: AsyncFd<OwnedFd>,
     sandbox: Arc<Identity>,
     buffer: Vec<u8>,
+    /// From when the guest has closed the socket until it has ended, with all that runs in the sandbox.
+    ending: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 impl Replies {
     /// For answers of a few hundred bytes.
     pub(crate) fn new(socket: OwnedFd, sandbox: Arc<Identity>) -> Result<Self> {
         let socket = register(socket, Interest::READABLE)?;
-        Ok(Self { socket, sandbox, buffer: vec![0; SMALL_PACKET] })
+        Ok(Self { socket, sandbox, buffer: vec![0; SMALL_PACKET], ending: None })
     }
 
     /// For answers of any size.
@@ -174,7 +180,7 @@ impl Replies {
         self.socket.into_inner()
     }
 
-    /// The next answer; `None` once the guest has closed the socket.
+    /// The next answer; `None` once the guest has closed the socket, and has ended if that is why.
     pub(crate) async fn next(&mut self) -> Result<Option<Answer>> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -185,6 +191,12 @@ impl Replies {
     ) -> std::task::Poll<Result<Option<Answer>>> {
         use std::task::{Poll, ready};
         loop {
+            if let Some(ending) = &mut self.ending {
+                ready!(ending.as_mut().poll(cx));
+                // Must not be polled again: it is made anew, which is as good.
+                self.ending = None;
+                return Poll::Ready(Ok(None));
+            }
             let mut guard =
                 ready!(self.socket.poll_read_ready(cx)).context(|| "wait for the guest".into())?;
             let buffer = &mut self.buffer;
@@ -193,10 +205,13 @@ impl Replies {
             }) else {
                 continue;
             };
-            return Poll::Ready(match received.context(|| "receive from the guest".into())? {
-                None => Ok(None),
-                Some((event, fds)) => understood(event, &self.sandbox.id).map(|event| Some((event, fds))),
-            });
+            match received.context(|| "receive from the guest".into())? {
+                None => self.ending = Some(Box::pin(ended(self.sandbox.guest))),
+                Some((event, fds)) => {
+                    let event = understood(event, &self.sandbox.id);
+                    return Poll::Ready(event.map(|event| Some((event, fds))));
+                }
+            }
         }
     }
 
@@ -204,6 +219,12 @@ impl Replies {
     pub(crate) async fn expect(&mut self) -> Result<Answer> {
         let answer = self.next().await?;
         answer.ok_or_else(|| self.gone())
+    }
+}
+
+impl std::fmt::Debug for Replies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replies").field("sandbox", &self.sandbox).finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@
 //!   sandboxes/           0700, the guests'
 //!     ID/                a sandbox's, locked by its guest; without a lock it is abandoned
 //!       control          the socket to connect to
+//!       guest            a link that says the number of its guest's process
 //!       upper/ work/     what it wrote
 //!     .new-RANDOM/       one that is being built
 //! ```
@@ -22,6 +23,7 @@ use std::time::{Duration, SystemTime};
 use capbox_guest::proto::CODE_ID;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 
+use crate::ended::ended_blocking;
 use crate::error::{Context, Error, Result};
 use crate::launch::{Ids, RANGE};
 
@@ -102,10 +104,24 @@ impl State {
                 return Ok(false);
             }
         }
+        if !guest_has_ended(&folder) {
+            return Ok(false);
+        }
         remove_contents(&folder);
         rustix::fs::unlinkat(rustix::fs::CWD, &path, AtFlags::REMOVEDIR).on(&path)?;
         Ok(true)
     }
+}
+
+/// Whether the guest of a folder that is not locked any more, and with it all that ran in the sandbox, has ended. Waits for
+/// one that is about to.
+fn guest_has_ended(folder: &impl AsFd) -> bool {
+    let number = rustix::fs::readlinkat(folder, "guest", Vec::new()).ok();
+    let number = number.and_then(|number| number.to_str().ok()?.parse().ok());
+    let Some(guest) = number.and_then(rustix::process::Pid::from_raw) else { return true };
+    // Numbers are used again.
+    let name = fs::read(format!("/proc/{guest}/comm"));
+    name.is_ok_and(|name| name != b"capbox-guest\n") || ended_blocking(guest)
 }
 
 fn default_root() -> Result<PathBuf> {

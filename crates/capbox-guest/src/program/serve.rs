@@ -156,7 +156,7 @@ struct Server {
     last_key: Key,
     deadline: Option<u64>,
     unreaped: bool,
-    /// Whoever ended the sandbox sees this close when nothing is left of it.
+    /// Whoever ended the sandbox is told here when nothing is left of it.
     farewell: Option<Fd>,
     packet: Vec<u8>,
     chunk: Vec<u8>,
@@ -256,6 +256,9 @@ impl Server {
             }
         }
         let _removed = self.sandbox.remove();
+        if let Some(reply) = &self.farewell {
+            answer(reply, &Event::Done);
+        }
         // Whoever is connected hears of it now. The kernel closes the rest, but only after it has taken namespaces and
         // mounts apart, for which nobody need wait.
         drop((self.jobs, self.sources, self.sandbox.listener));

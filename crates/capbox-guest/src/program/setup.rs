@@ -107,6 +107,12 @@ impl Folder {
         let own = os::openat(parent.raw(), &path, sys::O_RDONLY | sys::O_DIRECTORY | sys::O_NOFOLLOW, 0)
             .at("open the sandbox's folder")?;
         os::flock_exclusive(own.raw()).at("lock the sandbox's folder")?;
+        // The kernel frees the lock of a killed process before it ends what else is in its namespaces. This tells whose
+        // end to wait for: this process's number outside, where its creator's `/proc` is.
+        if let Ok(number) = os::readlinkat(AT_FDCWD, c"/proc/self", &mut [0; 16]) {
+            os::symlinkat(&os::path(number).at("name the guest")?, own.raw(), c"guest")
+                .at("name the guest")?;
+        }
         Ok(Self { parent, own, name })
     }
 
@@ -474,7 +480,7 @@ fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {
         let [_, most] = os::limit(limit).at("limit queues")?;
         os::set_limit(limit, [most / SHARE; 2]).at("limit queues")?;
     }
-    let [soft, hard] = os::limit(os::RLIMIT_NOFILE).at("limit descriptors")?;
+    let [_, hard] = os::limit(os::RLIMIT_NOFILE).at("limit descriptors")?;
     os::set_limit(os::RLIMIT_NOFILE, [hard; 2]).at("limit descriptors")?;
     // A user may have as many descriptors on their way through sockets as the sender may have open. With the creator's
     // own id inside, code that may have as many as this program and its clients could keep them all from sending any.
@@ -483,15 +489,15 @@ fn set_limits(boot: &Boot) -> core::result::Result<[u64; 2], Failure> {
     Ok([most.min(USUAL_DESCRIPTORS), most])
 }
 
+/// How many descriptors a program may have that does not ask for more, as on most systems.
+const USUAL_DESCRIPTORS: u64 = 1024;
+
 /// What is counted for the sandbox's creator as well: the part of it that one sandbox may use up.
 const SHARE: u64 = 4;
 
 fn share_notifications(proc: &Fd) -> Result<()> {
     for (all, own) in [
         (c"sys/fs/inotify/max_user_instances", c"sys/user/max_inotify_instances"),
-/// How many descriptors a program may have that does not ask for more, as on most systems.
-const USUAL_DESCRIPTORS: u64 = 1024;
-
         (c"sys/fs/inotify/max_user_watches", c"sys/user/max_inotify_watches"),
     ] {
         // A kernel without them has nothing to limit.

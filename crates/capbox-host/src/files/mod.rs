@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime};
 use capbox_guest::proto::{self, CODE_ID, FileReply, FileRequest, Malformed, open};
 use rustix::fs::{AtFlags, Dir, FileType};
 
+use crate::ended::ended_blocking;
 use crate::error::{Context, Error, Result, from_errno};
 use crate::host::bytes;
 use crate::launch::{Ids, RANGE};
@@ -416,14 +417,19 @@ impl Files {
                 Error::InvalidArgument { name: "path", reason: "it is too long".into() }
             }
             io::ErrorKind::WouldBlock => Error::Io { what: "send a request".into(), source: error },
-            _ => self.sandbox.gone(),
+            _ => self.gone(),
         })
+    }
+
+    fn gone(&self) -> Error {
+        ended_blocking(self.sandbox.guest);
+        self.sandbox.gone()
     }
 
     fn receive(&self, channel: &mut Channel, path: &Path) -> Result<(FileReply, Option<OwnedFd>)> {
         let received = socket::receive(channel.socket.as_fd(), &mut channel.buffer)
             .context(|| "receive from the guest".into())?;
-        let (packet, mut fds) = received.ok_or_else(|| self.sandbox.gone())?;
+        let (packet, mut fds) = received.ok_or_else(|| self.gone())?;
         match FileReply::decode(packet) {
             Ok(FileReply::Failed { errno }) => Err(from_errno(
                 io::Error::from_raw_os_error(errno),

@@ -1,7 +1,7 @@
 //! How sandboxes begin, are found, and end, and that nothing stays.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ tests! {
     Both names_are_taken_once,
     Both bad_names_are_refused,
     Both a_killed_guest_is_gone_and_reaped,
+    Both what_is_gone_does_not_run,
     Both info_tells_what_was_given,
     Both nobody_waits_for_the_guest,
     Both a_sandbox_in_memory,
@@ -253,6 +254,51 @@ async fn a_killed_guest_is_gone_and_reaped() -> Outcome {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Err("not reaped".into())
+}
+
+/// A process that the kernel takes a while to end. Fails when a closed connection, or a free lock, counts as the end.
+async fn what_is_gone_does_not_run() -> Outcome {
+    let host = own_host("dying")?;
+    let program = "import mmap, time
+memory = mmap.mmap(-1, 400 << 20)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(memory), 4096): memory[page] = 1
+print('ready', flush=True)
+time.sleep(600)";
+    for reaping in [false, true] {
+        let guest = host.launch(Launch::default()).await?;
+        let mut job = guest.exec(capbox_host::ExecRequest::new(["python3", "-c", program])).await?;
+        assert!(matches!(job.next().await?, Some(capbox_host::Event::Output { .. })));
+        let pid = outer_pid(&host).ok_or("no lock")?;
+        let code = children(pid);
+        assert!(!code.is_empty());
+        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status()?.success());
+        if reaping {
+            while host.reap()?.is_empty() {}
+        } else {
+            while job.next().await.is_ok() {}
+        }
+        assert_eq!(code.into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>(), [0; 0], "{reaping}");
+        while !folders(&host).is_empty() {
+            host.reap()?;
+        }
+    }
+    Ok(())
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.lines().any(|line| line == format!("PPid:\t{parent}"))
+        })
+        .collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 async fn info_tells_what_was_given() -> Outcome {
