@@ -22,7 +22,7 @@ fn main() {
 
     let mut rustc = Command::new(var("RUSTC"));
     rustc
-        .args(["--crate-name", "capbox_guest_program", "--crate-type", "bin", "--edition", "2024"])
+        .args(PROGRAM)
         .args(["--target", &var("TARGET")])
         .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "lto=fat", "-C", "codegen-units=1"])
         .args(["-C", "strip=symbols", "-C", "relocation-model=static", "-C", "overflow-checks=on"])
@@ -39,7 +39,30 @@ fn main() {
     assert!(status.success(), "building the guest program failed: {rustc:?}");
 
     println!("cargo::rustc-cfg=guest_program");
+    lint();
 }
+
+/// Shows the program to clippy when that is who builds. It sees only what cargo compiles; and cargo keeps what the two build
+/// apart, so that an ordinary build does without.
+fn lint() {
+    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
+    let Some(clippy) = wrapper.filter(|path| path.file_stem().is_some_and(|name| name == "clippy-driver"))
+    else {
+        return;
+    };
+    let mut linting = Command::new(clippy);
+    linting
+        .arg(var("RUSTC"))
+        .args(PROGRAM)
+        .args(["--target", &var("TARGET"), "-C", "panic=abort", "-D", "warnings", "--emit", "metadata", "-o"])
+        .arg(PathBuf::from(var("OUT_DIR")).join("capbox-guest.rmeta"))
+        .arg("src/program/main.rs");
+    let status = linting.status().unwrap_or_else(|error| panic!("cannot run {linting:?}: {error}"));
+    assert!(status.success(), "the guest program has lints, see above");
+}
+
+const PROGRAM: [&str; 6] =
+    ["--crate-name", "capbox_guest_program", "--crate-type", "bin", "--edition", "2024"];
 
 fn var(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"))

@@ -62,7 +62,7 @@ pub(crate) fn serve(boot: &Boot, sandbox: &Sandbox, channel: &Fd, buffer: &mut [
 pub(crate) fn helper_ended(channel: &Fd, status: i32) -> Result<()> {
     let reply = match status {
         0 => FileReply::Done,
-        exited if exited & 0x7f == 0 => FileReply::Failed { errno: exited >> 8 & 0xff },
+        exited if exited.trailing_zeros() >= 7 => FileReply::Failed { errno: exited >> 8 & 0xff },
         _ => FileReply::Failed { errno: Errno::INTR.0 },
     };
     wire::send(channel.raw(), &reply.encode(), &[])

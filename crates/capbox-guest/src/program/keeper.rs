@@ -53,7 +53,7 @@ impl Report {
             Self::Started(pid) => [1, pid as u64, 0, 0, 0],
             Self::Failed(stage, errno) => [2, stage as u64, errno.0 as u64, 0, 0],
             Self::Ended { status, cpu_micros, max_rss_kib, alone } => {
-                [3, status as u32 as u64, cpu_micros, max_rss_kib, u64::from(alone)]
+                [3, u64::from(status as u32), cpu_micros, max_rss_kib, u64::from(alone)]
             }
         };
         let mut record = [0; RECORD];

@@ -12,6 +12,11 @@
 
 #![no_std]
 #![no_main]
+// What the manifest says of the library. `build.rs` has clippy look at this program, too.
+#![warn(clippy::pedantic)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![allow(clippy::module_name_repetitions, clippy::must_use_candidate, clippy::struct_excessive_bools)]
+#![allow(clippy::missing_errors_doc)]
 
 extern crate alloc;
 

@@ -78,9 +78,9 @@ type Turn = core::result::Result<(), End>;
 
 /// Answers with the exit code.
 pub(crate) fn run() -> i32 {
+    const SIGPIPE: u32 = 13;
     let hidden = os::is_hidden();
     // A command that reads no more is no reason to end.
-    const SIGPIPE: u32 = 13;
     os::set_signal_mask(1 << (SIGPIPE - 1));
     let Ok(mut relay) = Relay::new() else { return 70 };
     let connected =
@@ -801,19 +801,16 @@ impl Relay {
             }
             Task::Files(files) => {
                 let Stage::Write(write) = core::mem::replace(&mut files.stage, Stage::Pass) else { return };
-                match write.then.clone() {
-                    Some(then) => {
-                        let request =
-                            FileRequest::Rename { from: write.path.clone(), to: then, no_replace: false };
-                        files.stage = Stage::Rename(write);
-                        if files.ask(&request).is_err() {
-                            self.close(number);
-                        }
-                    }
-                    None => {
-                        self.frame(Kind::Event, number, &FileReply::Done.encode());
+                if let Some(then) = write.then.clone() {
+                    let request =
+                        FileRequest::Rename { from: write.path.clone(), to: then, no_replace: false };
+                    files.stage = Stage::Rename(write);
+                    if files.ask(&request).is_err() {
                         self.close(number);
                     }
+                } else {
+                    self.frame(Kind::Event, number, &FileReply::Done.encode());
+                    self.close(number);
                 }
             }
             Task::Watch(_) => {}

@@ -122,7 +122,7 @@ const INET: [u32; 2] = [2, 10];
 const NETLINK: u32 = 16;
 /// Streams, datagrams, and what takes a capability anyway: the other kinds are SCTP's and DCCP's.
 const INET_KINDS: [u32; 3] = [1, 2, 3];
-/// The kind's own protocol, ICMP, TCP, UDP, ICMPv6. Not MPTCP, UDP-Lite and the like: much code, little used.
+/// The kind's own protocol, ICMP, TCP, UDP, and ICMP of IPv6. Not MPTCP, UDP-Lite and the like: much code, little used.
 const INET_PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
 /// Routes and addresses, and the list of sockets. The others configure the machine, or tell of its devices.
 const NETLINK_PROTOCOLS: [u32; 2] = [0, 4];
@@ -226,8 +226,8 @@ impl Program {
         self.push(RETURN, 0, 0, answer);
     }
 
-    /// The family of a new socket is loaded. AF_VSOCK leads to the hypervisor past the network namespace; AF_PACKET,
-    /// AF_ALG and so on are for others.
+    /// The family of a new socket is loaded. `AF_VSOCK` leads to the hypervisor past the network namespace; `AF_PACKET`,
+    /// `AF_ALG` and so on are for others.
     fn check_socket(&mut self) {
         self.end_if(EQUAL, UNIX, ALLOW);
         let netlink = self.0.len();

@@ -439,7 +439,7 @@ impl Server {
         };
         let Contain { id, env, cwd, user: _, labels, meta, version, hostname, ttl, owned, created } = contain;
         let life =
-            Boot { id, env, cwd, labels, meta, version, hostname, ttl, owned, created, ..Boot::default() };
+            Boot { id, hostname, env, cwd, labels, meta, version, ttl, owned, created, ..Boot::default() };
         // What is left out is for sandboxes that are built here.
         self.boot = Boot { several_ids: true, ..life };
         self.deadline = deadline(ttl);
@@ -561,7 +561,7 @@ impl Server {
                     answer(reply, &event);
                 }
                 if let Some(job) = self.jobs.remove(&key) {
-                    self.close(job);
+                    self.close(&job);
                 }
             }
         }
@@ -644,7 +644,7 @@ impl Server {
     }
 
     /// Closes all that a job has.
-    fn close(&mut self, job: Job) {
+    fn close(&mut self, job: &Job) {
         for (token, _, fd) in &job.output {
             self.remove(*token, fd.raw());
         }
@@ -1044,7 +1044,7 @@ impl Server {
                 continue;
             }
             if let Some(job) = self.jobs.remove(&key) {
-                self.close(job);
+                self.close(&job);
             }
         }
     }
