@@ -106,15 +106,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// The stream is of no use any more: everybody hears of it.
     fn lose(&self, reason: &str) {
+        let error = |admitted| Error::Lost { reason: reason.to_string(), admitted };
+        self.fail(error(Admitted::No), &error(Admitted::Unknown));
+    }
+
+    /// The same: what those hear who ask from now on, and those who have asked.
+    fn fail(&self, later: Error, now: &Error) {
         let mut state = lock(&self.state);
         if state.lost.is_some() {
             return;
         }
-        let error = |admitted| Error::Lost { reason: reason.to_string(), admitted };
-        state.lost = Some(error(Admitted::No));
+        state.lost = Some(later);
         for (_, slot) in state.slots.drain() {
             let mut slot = lock(&slot);
-            slot.lost = Some(error(Admitted::Unknown));
+            slot.lost = Some(now.clone());
             slot.wake();
         }
         drop(state);
@@ -133,16 +138,16 @@ impl Shared {
 
     /// Takes a frame that came. What should not have come is an error.
     fn take(&self, header: Header, payload: Bytes) -> std::result::Result<(), String> {
-        let mut state = lock(&self.state);
         let number = header.channel;
         if header.kind == Kind::Broken {
             let error = match proto::Event::decode(&payload) {
                 Ok(proto::Event::BootFailed { step, errno }) => Error::Relay { step: text(&step), errno },
                 _ => Error::Version,
             };
-            state.lost = Some(error);
+            self.fail(error.clone(), &error);
             return Err("the relay cannot work".into());
         }
+        let mut state = lock(&self.state);
         let Some(slot) = state.slots.get(&number).cloned() else {
             return Err(format!("an answer to a request that was not made ({:?})", header.kind));
         };
