@@ -425,7 +425,7 @@ impl<const POOR: bool> Drop for ProcessEvents<POOR> {
 #[macro_export]
 macro_rules! lean_table {
     ($P:ident { $($given:tt)* }) => { capbox_core::table! { $P { $($given)*
-        List: No = "lean"; Connect: No = "lean"; SnapshotList: No = "lean"; PrepareImage: No = "lean"; SnapshotDelete: No = "lean";
+        List: No = "lean"; Connect: No = "lean"; SnapshotList: No = "lean"; PrepareImage: No = "lean";
         ExecList: No = "lean";
         Attach: No = "lean"; Replay: No = "lean"; KillProcess: No = "lean"; Signal: No = "lean";
         PtyResize: No = "lean"; Background: No = "lean"; Pty: No = "lean"; Name: No = "lean";
@@ -462,6 +462,7 @@ macro_rules! files_over_exec {
         Timeout: Emulated<WrapTimeout> = "wrapped";
         Input: Native;
         Snapshot: No = "lean";
+        SnapshotDelete: No = "lean";
         Fork: No = "lean";
         FromSnapshot: No = "lean";
     } } };
@@ -507,6 +508,7 @@ lean_table! { Codeless {
     FilesUpload: No = "lean";
     FilesTree: No = "lean";
     Snapshot: No = "lean";
+    SnapshotDelete: No = "lean";
     Fork: No = "lean";
     FromSnapshot: No = "lean";
 } }
