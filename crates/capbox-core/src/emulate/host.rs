@@ -1,10 +1,14 @@
-//! Files of this machine, for copies in and out.
+//! Files of this machine, for copies in and out: what emulations and providers share.
+//!
+//! What comes out of a sandbox is hostile, so a file comes to its place only when it is whole, and a tree is written
+//! through no link.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use cap_std::ambient_authority;
@@ -17,8 +21,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// How many bytes go in one piece.
 const PIECE: usize = 256 << 10;
 
+/// How many bytes are written at a time.
+const WRITTEN: usize = 1 << 20;
+
 /// Run `work`, which waits for the disk.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -26,7 +33,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 /// What went wrong with `path` on this machine.
-pub(super) fn error(path: &Path, error: io::Error) -> Error {
+pub fn error(path: &Path, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::NotFound,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
@@ -69,7 +76,7 @@ pub(super) fn bytes(text: OsString) -> Result<Vec<u8>> {
 }
 
 /// A name of a sandbox as one of this machine, where it is nothing but a name.
-pub(super) fn name(name: &[u8]) -> Option<OsString> {
+pub fn name(name: &[u8]) -> Option<OsString> {
     let separator = |b: &u8| matches!(b, b'/' | 0) || (cfg!(windows) && matches!(b, b'\\' | b':'));
     if matches!(name, b"" | b"." | b"..") || name.iter().any(separator) {
         return None;
@@ -78,15 +85,17 @@ pub(super) fn name(name: &[u8]) -> Option<OsString> {
 }
 
 /// A file of this machine that is being read.
-pub(super) struct Outgoing {
-    pub(super) size: u64,
-    pub(super) mode: u32,
+#[derive(Debug)]
+pub struct Outgoing {
+    size: u64,
+    mode: u32,
+    modified: Option<SystemTime>,
     file: File,
 }
 
 impl Outgoing {
     /// Open `path`, which must be a regular file.
-    pub(super) async fn open(path: &Path) -> Result<Self> {
+    pub async fn open(path: &Path) -> Result<Self> {
         let path = path.to_owned();
         blocking(move || {
             let failed = |e| error(&path, e);
@@ -101,13 +110,29 @@ impl Outgoing {
             }
             let file = File::open(&path).map_err(failed)?;
             let metadata = file.metadata().map_err(failed)?;
-            Ok(Self { size: metadata.len(), mode: mode(&metadata), file })
+            let modified = metadata.modified().ok();
+            Ok(Self { size: metadata.len(), mode: mode(&metadata), modified, file })
         })
         .await
     }
 
-    /// Its bytes, as many as it had when it was opened, piece by piece.
-    pub(super) fn pieces(self) -> mpsc::Receiver<io::Result<Bytes>> {
+    /// How many bytes it had when it was opened.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Its permission bits.
+    pub fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// When its content changed last.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.modified
+    }
+
+    /// Its bytes, as many as it had when it was opened, piece by piece. Fewer where it has become shorter meanwhile.
+    pub fn pieces(self) -> mpsc::Receiver<io::Result<Bytes>> {
         let (sender, receiver) = mpsc::channel(2);
         let mut file = self.file.take(self.size);
         tokio::task::spawn_blocking(move || {
@@ -131,19 +156,23 @@ impl Outgoing {
     }
 }
 
-/// A file of this machine that is being written: it takes its place when it is all there.
-pub(super) struct Incoming {
+/// A file of this machine that is being written: it takes its place when it is all there, and is gone when dropped before.
+#[derive(Debug)]
+pub struct Incoming {
     folder: Arc<Dir>,
     temporary: PathBuf,
     name: PathBuf,
     path: PathBuf,
-    file: Option<cap_std::fs::File>,
+    /// What is to be written next.
+    ahead: Vec<Bytes>,
+    /// What is being written; `None` after a failure.
+    writing: Option<tokio::task::JoinHandle<io::Result<cap_std::fs::File>>>,
     placed: bool,
 }
 
 impl Incoming {
     /// Begin a file that is to be at `path`.
-    pub(super) async fn create(path: &Path) -> Result<Self> {
+    pub async fn create(path: &Path) -> Result<Self> {
         let path = path.to_owned();
         blocking(move || {
             let failed = |e| error(&path, e);
@@ -157,39 +186,66 @@ impl Incoming {
             let folder = Arc::new(folder.map_err(failed)?);
             let temporary = PathBuf::from(format!(".capbox-{}", shell::token()));
             let file = folder.create(&temporary).map_err(failed)?;
-            Ok(Self { folder, temporary, name, file: Some(file), placed: false, path })
+            let writing = Some(tokio::task::spawn_blocking(|| Ok(file)));
+            Ok(Self { folder, temporary, name, path, ahead: Vec::new(), writing, placed: false })
         })
         .await
     }
 
-    /// Append `bytes`.
-    pub(super) async fn write(&mut self, bytes: Vec<u8>) -> Result<()> {
-        let mut file = self.file.take().expect("a file that failed to be written is not written again");
-        let (file, written) = blocking(move || {
-            let written = file.write_all(&bytes);
-            (file, written)
-        })
-        .await;
-        self.file = Some(file);
-        written.map_err(|e| error(&self.path, e))
+    /// Append `bytes`. An error may be about bytes that came before.
+    pub async fn write(&mut self, bytes: impl Into<Bytes>) -> Result<()> {
+        self.ahead.push(bytes.into());
+        if self.ahead.iter().map(Bytes::len).sum::<usize>() < WRITTEN {
+            return Ok(());
+        }
+        let mut file = self.written().await?;
+        let pieces = std::mem::take(&mut self.ahead);
+        self.writing = Some(tokio::task::spawn_blocking(move || {
+            write_all(&mut file, &pieces)?;
+            Ok(file)
+        }));
+        Ok(())
     }
 
-    /// Put it in its place.
-    pub(super) async fn place(mut self) -> Result<()> {
+    /// Put it in its place, with these permission bits and this time where they are given.
+    pub async fn place(mut self, mode: Option<u32>, modified: Option<SystemTime>) -> Result<()> {
+        let mut file = self.written().await?;
         blocking(move || {
-            self.file = None;
-            let placed = self.folder.rename(&self.temporary, &self.folder, &self.name);
+            let place = || {
+                write_all(&mut file, &self.ahead)?;
+                if let Some(mode) = mode {
+                    set_mode(&self.folder, &self.temporary, mode)?;
+                }
+                if let Some(modified) = modified {
+                    file.into_std().set_modified(modified)?;
+                }
+                self.folder.rename(&self.temporary, &self.folder, &self.name)
+            };
+            let placed = place();
             self.placed = placed.is_ok();
             placed.map_err(|e| error(&self.path, e))
         })
         .await
     }
+
+    /// The file, when all is written that was begun.
+    async fn written(&mut self) -> Result<cap_std::fs::File> {
+        let failed = |e| error(&self.path, e);
+        let writing = self.writing.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        match writing.await {
+            Ok(written) => written.map_err(failed),
+            Err(stopped) => Err(failed(io::Error::other(stopped))),
+        }
+    }
+}
+
+fn write_all(file: &mut cap_std::fs::File, pieces: &[Bytes]) -> io::Result<()> {
+    pieces.iter().try_for_each(|piece| file.write_all(piece))
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.placed {
-            self.file = None;
             self.folder.remove_file(&self.temporary).ok();
         }
     }

@@ -30,7 +30,7 @@
 mod exit_code;
 mod files_over_exec;
 mod fork_by_snapshot;
-mod host;
+pub mod host;
 mod poll_metrics;
 mod polling;
 mod run_by_streaming;

@@ -38,8 +38,8 @@ struct OverExec<P>(Sandbox<P>);
 impl<P: Table + HasStreaming + HasStdin> spi::FilesUpload for OverExec<P> {
     async fn upload(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
         let file = Outgoing::open(source).await?;
-        let size = file.size;
-        let args = write_args(target, size, WriteOptions::default().with_mode(file.mode))?;
+        let size = file.size();
+        let args = write_args(target, size, WriteOptions::default().with_mode(file.mode()))?;
         let mut process = self.0.spawn(shell::program(shell::WRITE, args)).stdin(Stdin::Open).await?;
         let fed = feed(&mut process, file, source).await;
         // Where not all was fed, the script sees that its input ended early, and cleans up.
@@ -86,7 +86,7 @@ impl<P: Table + HasStreaming + HasStdin> spi::FilesUpload for OverExec<P> {
         }
         broken.map_or(Ok(()), Err)?;
         decoder.finish()?;
-        file.place().await?;
+        file.place(None, None).await?;
         Ok(Transferred { files: 1, bytes: size, ..Transferred::none() })
     }
 }
