@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use crate::error::from_engine;
+use crate::exec::hijack::Address;
 
 /// The oldest Engine API that this provider is written for: that of Docker 20.10.
 const OLDEST: ClientVersion = ClientVersion { major_version: 1, minor_version: 41 };
@@ -21,14 +22,18 @@ const NO_LIMIT_OF_ITS_OWN: Duration = Duration::from_hours(24);
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) raw: Api,
+    /// For connections that are given up to the bytes of a process.
+    pub(crate) address: Address,
     settled: OnceCell<()>,
 }
 
 impl Engine {
     /// Sends nothing.
     pub(crate) fn of(config: &Config) -> Result<Self> {
-        let raw = Api::connect_with_host(&config.address()?).map_err(|e| from_engine(e, "the engine"))?;
-        Ok(Self { raw: raw.with_timeout(NO_LIMIT_OF_ITS_OWN), settled: OnceCell::new() })
+        let address = config.address()?;
+        let raw = Api::connect_with_host(&address).map_err(|e| from_engine(e, "the engine"))?;
+        let address = Address::parse(&address)?;
+        Ok(Self { address, raw: raw.with_timeout(NO_LIMIT_OF_ITS_OWN), settled: OnceCell::new() })
     }
 
     /// The client, once it speaks a version that both know.

@@ -5,6 +5,7 @@ mod config;
 mod create;
 mod engine;
 mod error;
+mod exec;
 mod files;
 mod images;
 mod labels;
@@ -20,4 +21,5 @@ mod volumes;
 
 pub use self::client::{Docker, PROVIDER};
 pub use self::config::Config;
+pub use self::exec::Exec;
 pub use self::session::{Native, Session};

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bollard::container::LogOutput;
-use bollard::exec::{CreateExecOptions, StartExecResults};
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
 use capbox_core::provider::*;
 use capbox_guest::client::Relay;
 use capbox_guest::proto::{Bytes, Contain};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use tokio::sync::Mutex;
-use tokio_util::io::StreamReader;
 
 use crate::create::Original;
 use crate::engine::Engine;
 use crate::error::{from_engine, is_absent, is_conflict};
-use crate::{labels, program};
+use crate::exec::guest::{self, NotConnected};
+use crate::labels;
+use crate::process::Terminals;
 
 /// A container.
 ///
@@ -33,6 +32,7 @@ pub struct Session {
     pub(crate) leased: AtomicBool,
     pub(crate) paused: AtomicBool,
     pub(crate) native: Native,
+    pub(crate) terminals: Terminals,
     relay: Mutex<Option<Relay>>,
 }
 
@@ -62,6 +62,7 @@ impl Session {
             native,
             leased: AtomicBool::new(leased),
             paused: AtomicBool::new(false),
+            terminals: Terminals::default(),
             relay: Mutex::new(None),
         }
     }
@@ -118,32 +119,12 @@ impl Session {
     /// Start a relay inside, and greet it.
     async fn open(&self) -> Result<Relay> {
         let api = self.engine.api().await?;
-        let options = CreateExecOptions {
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            user: Some("0:0".to_owned()),
-            cmd: Some(vec![program::PATH.to_owned(), "relay".to_owned()]),
-            ..CreateExecOptions::default()
-        };
-        let exec = match api.create_exec(&self.container, options).await {
-            Ok(exec) => exec,
-            Err(error) if is_conflict(&error) => return Err(self.why_not().await),
-            Err(error) => return Err(self.failed(error)),
-        };
-        let started = api.start_exec(&exec.id, None).await.map_err(|error| self.failed(error))?;
-        let StartExecResults::Attached { output, input } = started else {
-            return Err(Error::new(ErrorKind::Provider, "the engine gives no stream to the guest"));
-        };
-        let output = output.filter_map(|chunk| {
-            std::future::ready(match chunk {
-                Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
-                // The relay says nothing there; the engine may, of a start that failed.
-                Ok(_) => None,
-                Err(error) => Some(Err(std::io::Error::other(error))),
-            })
-        });
-        Relay::connect(StreamReader::new(output), input).await.map_err(|error| self.of_guest(error))
+        match guest::connect(api, &self.engine.address, &self.container).await {
+            Ok(relay) => Ok(relay),
+            Err(NotConnected::Engine(error)) if is_conflict(&error) => Err(self.why_not().await),
+            Err(NotConnected::Engine(error)) => Err(self.failed(error)),
+            Err(NotConnected::Other(error)) => Err(error),
+        }
     }
 
     /// Why the engine starts nothing in the container now.

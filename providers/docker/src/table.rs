@@ -45,33 +45,33 @@ capbox_core::table! { Docker {
     Region: No = "an engine is at one place";
 
     // exec
-    Run: NotYet = "not in capbox yet";
-    Streaming: NotYet = "not in capbox yet";
-    Background: NotYet = "not in capbox yet";
-    ExecList: NotYet = "not in capbox yet";
-    Attach: NotYet = "not in capbox yet";
-    Replay: NotYet = "not in capbox yet";
-    KillProcess: NotYet = "not in capbox yet";
-    Signal: NotYet = "not in capbox yet";
-    Pty: NotYet = "not in capbox yet";
-    PtyResize: NotYet = "not in capbox yet";
-    ExecCwd: NotYet = "not in capbox yet";
-    ExecEnv: NotYet = "not in capbox yet";
-    User: NotYet = "not in capbox yet";
-    Timeout: NotYet = "not in capbox yet";
-    Input: NotYet = "not in capbox yet";
-    Stdin: NotYet = "not in capbox yet";
+    Run: Native;
+    Streaming: Native;
+    Background: Native;
+    ExecList: Native;
+    Attach: Native;
+    Replay: Native;
+    KillProcess: Native;
+    Signal: Native;
+    Pty: Native;
+    PtyResize: Native;
+    ExecCwd: Native;
+    ExecEnv: Native;
+    User: Native;
+    Timeout: Native;
+    Input: Native;
+    Stdin: Native;
 
     // files
-    FilesRead: NotYet = "not in capbox yet";
-    FilesWrite: NotYet = "not in capbox yet";
-    FilesList: NotYet = "not in capbox yet";
-    FilesModify: NotYet = "not in capbox yet";
-    FilesPermissions: NotYet = "not in capbox yet";
-    FilesWatch: NotYet = "not in capbox yet";
-    FilesUpload: NotYet = "not in capbox yet";
-    FilesTree: NotYet = "not in capbox yet";
-    FilesSearch: NotYet = "not in capbox yet";
+    FilesRead: Native;
+    FilesWrite: Native;
+    FilesList: Native;
+    FilesModify: Native;
+    FilesPermissions: Native;
+    FilesWatch: Native;
+    FilesUpload: Native;
+    FilesTree: Emulated<TreeByFiles> = "one or more calls for each entry; not a picture of one moment";
+    FilesSearch: Emulated<SearchByFiles> = "every file that is searched for a text is transferred";
     FilesSignedUrl: No = "an engine has no address for a file";
     FilesMount: NotYet = "folders of this machine are not mounted yet; copy them, or use a volume";
 
