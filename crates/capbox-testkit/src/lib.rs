@@ -52,6 +52,8 @@ mod contract;
 pub mod evidence;
 pub mod harness;
 pub mod oracle;
+#[cfg(unix)]
+pub mod proxy;
 mod suite;
 mod table;
 
