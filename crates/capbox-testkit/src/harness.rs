@@ -25,6 +25,11 @@ pub trait Harness: Send + Sync + 'static {
         Facts::new()
     }
 
+    /// Why nothing can be tried here, where what is behind the provider is not there: every trial is left out then.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
     /// An account of its own for one trial: nothing of other trials is seen in it. Called in a tokio runtime.
     fn fixture(&self) -> Result<Fixture>;
 }

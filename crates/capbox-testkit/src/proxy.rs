@@ -1,7 +1,7 @@
 //! A proxy between a provider and the server behind it, on a Unix socket: it sees each request, and makes trouble.
 //!
 //! It speaks HTTP/1.1, with connections that become a stream of bytes (`Upgrade`) passed on as they are, half-closed
-//! ends included. Each request is counted ([`Proxy`] is an [`Oracle`]) and may be [recorded](Proxy::recorder);
+//! ends included. Each request is counted ([`Proxy::oracle`]), as are the bytes of such streams, and may be [recorded](Proxy::recorder);
 //! [`Trouble`] is decided per request, before it is passed on.
 //!
 //! ```ignore
@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -113,6 +114,8 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
     decide: Mutex<Arc<Decide>>,
     record: Mutex<Option<(Recorder, Arc<Record>)>>,
+    /// How many bytes were sent on connections that became streams of bytes.
+    streamed: AtomicU64,
     /// How often all connections were cut; a change ends them.
     cuts: watch::Sender<u64>,
 }
@@ -133,6 +136,7 @@ impl Proxy {
             seen: Mutex::default(),
             decide: Mutex::new(Arc::new(|_: &Seen| Trouble::None)),
             record: Mutex::default(),
+            streamed: AtomicU64::new(0),
             cuts: watch::Sender::new(0),
         });
         let listening = tokio::spawn(listen(listener, shared.clone()));
@@ -211,7 +215,8 @@ impl Oracle for Requests {
         // Without the content, which may still be coming.
         let line =
             |(i, seen): (usize, &Seen)| format!("request {i}: {} {}?{}", seen.method, seen.path, seen.query);
-        let traces = seen.iter().enumerate().map(line).collect();
+        let streamed = format!("{} bytes in streams", self.0.streamed.load(Ordering::Relaxed));
+        let traces = seen.iter().enumerate().map(line).chain([streamed]).collect();
         Box::pin(async { traces })
     }
 }
@@ -277,7 +282,7 @@ async fn pass(mut request: HttpRequest<Incoming>, shared: Arc<Shared>) -> Result
             let mut cuts = shared.cuts.subscribe();
             let (Ok(client), Ok(server)) = (from_client.await, from_server.await) else { return };
             tokio::select! {
-                () = join(TokioIo::new(client), TokioIo::new(server), limit) => {}
+                () = join(TokioIo::new(client), TokioIo::new(server), limit, &shared.streamed) => {}
                 _ = cuts.changed() => {}
             }
         });
@@ -291,12 +296,19 @@ async fn join(
     client: TokioIo<hyper::upgrade::Upgraded>,
     server: TokioIo<hyper::upgrade::Upgraded>,
     limit: Option<usize>,
+    streamed: &AtomicU64,
 ) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
     let (mut client_reads, mut client_writes) = split(client);
     let (server_reads, mut server_writes) = split(server);
     let to_server = async {
-        copy(&mut client_reads, &mut server_writes).await.ok();
+        let mut piece = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = client_reads.read(&mut piece).await {
+            streamed.fetch_add(length as u64, Ordering::Relaxed);
+            if server_writes.write_all(&piece[..length]).await.is_err() {
+                break;
+            }
+        }
         server_writes.shutdown().await.ok();
     };
     let mut server_reads = server_reads.take(limit.map_or(u64::MAX, |limit| limit as u64));
@@ -525,6 +537,8 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 101"), "{}", &answer[..64]);
         assert!(answer.ends_with(&big));
         assert_eq!(proxy.seen().len(), 1);
+        let traces = proxy.oracle().look().await;
+        assert!(traces.iter().any(|line| line.starts_with(&format!("{} bytes", big.len()))), "{traces:?}");
 
         proxy.trouble(|_| Trouble::Cut(100));
         let cut = talk(&proxy, &format!("{UPGRADE}{big}")).await.unwrap();

@@ -22,6 +22,7 @@ use crate::{ensure, ensure_eq};
 #[derive(Clone)]
 pub struct Suite {
     harness: Arc<dyn Harness>,
+    one_at_a_time: bool,
 }
 
 impl fmt::Debug for Suite {
@@ -59,7 +60,14 @@ impl Subject {
 impl Suite {
     /// The suite over the provider of `harness`.
     pub fn new(harness: impl Harness) -> Self {
-        Self { harness: Arc::new(harness) }
+        Self { harness: Arc::new(harness), one_at_a_time: false }
+    }
+
+    /// One trial after the other, unless the arguments say otherwise: for a provider whose trials share an account.
+    #[must_use]
+    pub fn one_at_a_time(mut self) -> Self {
+        self.one_at_a_time = true;
+        self
     }
 
     /// The whole `main` of a provider's `tests/contract.rs`: run the trials that the arguments name, write the
@@ -71,9 +79,14 @@ impl Suite {
     /// Run the trials that the arguments name, and write the evidence.
     pub fn run(&self, arguments: &Arguments) -> Conclusion {
         let records = Arc::new(Mutex::new(Vec::new()));
-        let conclusion = libtest_mimic::run(arguments, self.trials(&records));
+        let mut arguments = arguments.clone();
+        if self.one_at_a_time {
+            arguments.test_threads.get_or_insert(1);
+        }
+        let conclusion = libtest_mimic::run(&arguments, self.trials(&records));
         let records = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
-        if !records.is_empty() {
+        // Nothing was shown where nothing could be tried: earlier evidence stands.
+        if !records.is_empty() && self.harness.missing().is_none() {
             match evidence::write(self.harness.rows().provider, records) {
                 Ok(path) => eprintln!("evidence: {}", path.display()),
                 Err(error) => eprintln!("the evidence is not written: {error}"),
@@ -130,8 +143,9 @@ impl Suite {
         let trial = subject.name();
         let facts = self.harness.facts();
         let left_out = facts.left_out;
-        let reason = left_out.iter().find(|(name, _)| *name == trial).map(|(_, reason)| *reason);
-        let found = if let Some(reason) = reason {
+        let left_out =
+            left_out.iter().find(|(name, _)| *name == trial).map(|(_, reason)| (*reason).to_owned());
+        let found = if let Some(reason) = self.harness.missing().or(left_out) {
             Found::whole(Half::Holds, Err(Fault::ignored(reason)))
         } else {
             // A task of its own, so that a panic of a provider is a failure of this trial only.
@@ -379,6 +393,9 @@ async fn leaves_a_mark(bench: &Bench, recorder: &Recorder, capability: Capabilit
     let plain = requests(bench, recorder, (capability, ask), false).await?;
     let again = requests(bench, recorder, (capability, ask), false).await?;
     let with = requests(bench, recorder, (capability, ask), true).await?;
+    if plain.is_empty() && with.is_empty() && matches!(ask, Ask::Exec(..)) {
+        return Err(Fault::ignored("commands do not go by requests that are recorded"));
+    }
     ensure!(!plain.is_empty(), "nothing is recorded, so the record proves nothing");
     ensure_eq!(plain, again, "the same request twice, which must be recorded alike");
     ensure!(plain != with, "the option `{capability}` leaves no mark in the request: {with:?}");

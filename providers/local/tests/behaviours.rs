@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 use capbox_core::provider::*;
 use capbox_local::{Config, Local};
@@ -18,26 +17,6 @@ fn client() -> (Client<Local>, tempfile::TempDir) {
 async fn sandbox() -> (Sandbox, tempfile::TempDir) {
     let (client, state) = client();
     (client.create().await.expect("a sandbox"), state)
-}
-
-fn text(output: &Output) -> String {
-    output.stdout.text().into_owned()
-}
-
-/// B65: `exit` ends one command, not what follows, nor a sandbox that is had again by its name.
-#[tokio::test]
-async fn b65_exit_bricks_nothing() {
-    let (client, _state) = client();
-    let sandbox = client.create().name("session").await.unwrap();
-    assert!(sandbox.exec("exit 0").await.unwrap().status.success());
-    assert_eq!(text(&sandbox.exec("echo hi").await.unwrap()), "hi\n");
-    let again = client.create().name("session").await.unwrap();
-    assert!(!again.is_new());
-    assert_eq!(text(&again.exec("echo hi").await.unwrap()), "hi\n");
-    sandbox.destroy().await.unwrap();
-    let fresh = client.create().name("session").await.unwrap();
-    assert!(fresh.is_new());
-    assert_eq!(text(&fresh.exec("echo hi").await.unwrap()), "hi\n");
 }
 
 /// B98: a copy to `out` writes nothing to its neighbour `out-evil`, whatever the names and links inside say.
@@ -97,39 +76,6 @@ async fn b157_errors_show_no_secret() {
     let error = sandbox.exec(["no-such-program"]).env("TOKEN", secret).await.expect_err("not there");
     assert_eq!(error.kind(), ErrorKind::ProgramNotFound);
     assert!(!format!("{error} {error:?}").contains(secret));
-}
-
-/// B205: a command whose connection is lost is not run again: the sandbox goes while it runs, and it ran once.
-#[tokio::test]
-async fn b205_a_command_is_never_run_twice() {
-    let (client, _state) = client();
-    let shared = tempfile::tempdir().unwrap();
-    let mounts = Mounts(vec![Mount::read_write(shared.path(), "/shared")]);
-    let sandbox = client.create().mounts(mounts).await.unwrap();
-    let running = tokio::spawn(sandbox.exec("echo x >> /shared/log; sleep 30").into_future());
-    let log = shared.path().join("log");
-    while !log.exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    sandbox.destroy().await.unwrap();
-    let error = running.await.unwrap().expect_err("the sandbox is gone");
-    assert_eq!(error.kind(), ErrorKind::SandboxGone);
-    assert_eq!(error.admitted(), Admitted::Unknown);
-    assert!(!error.retryable());
-    assert_eq!(fs::read_to_string(&log).unwrap(), "x\n");
-}
-
-/// A command that goes on after its client is gone would be a leak: the dropped future kills it.
-#[tokio::test]
-async fn a_cancelled_exec_is_killed() {
-    let (sandbox, _state) = sandbox().await;
-    let late =
-        tokio::time::timeout(Duration::from_millis(200), sandbox.exec("sleep 1; touch late").into_future());
-    assert!(late.await.is_err());
-    tokio::time::sleep(Duration::from_millis(1300)).await;
-    assert!(!sandbox.files().exists("late").await.unwrap());
-    let left = text(&sandbox.exec("ls -d /proc/[0-9]* | wc -l").await.unwrap());
-    assert!(left.trim().parse::<u32>().unwrap() <= 4, "{left} processes are left");
 }
 
 /// What this machine can do is found by trying, and leaves nothing.

@@ -47,6 +47,7 @@ impl Contract for cap::Name {
         b152_created_at_once_it_is_one,
         a_destroyed_name_is_free,
         names_that_are_none_are_refused,
+        b65_exit_bricks_nothing,
     ];
 }
 
@@ -103,6 +104,22 @@ async fn names_that_are_none_are_refused(t: &Bench) -> Check {
         let (result, traces) = caused(t.oracle(), create).await;
         fails(result, &[ErrorKind::InvalidArgument])?;
         ensure!(traces.is_empty(), "the name `{name}` is refused, but something happened: {traces:?}");
+    }
+    Ok(())
+}
+
+/// `exit` ends one command, not what follows, nor a sandbox that is had again by its name.
+async fn b65_exit_bricks_nothing(t: &Bench) -> Check {
+    t.needs(&[Capability::Run])?;
+    let name = name("exit");
+    for round in 0..2 {
+        let sandbox = t.create(t.spec().name(name.as_str())).await?;
+        run(&sandbox, "exit 0").await?;
+        ensure_eq!(sh(&sandbox, "echo hi").await?, "hi\n", "the command after `exit`");
+        let again = t.create(t.spec().name(name.as_str())).await?;
+        ensure!(!again.is_new(), "a sandbox is gone since a command in it ended, in round {round}");
+        ensure_eq!(sh(&again, "echo hi").await?, "hi\n", "a command in the sandbox of the same name");
+        sandbox.destroy().await?;
     }
     Ok(())
 }

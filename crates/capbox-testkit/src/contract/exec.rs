@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use capbox_core::api::{Event, ExitStatus, OutputStream};
 use capbox_core::capability::flags::OutputBytes;
 use capbox_core::capability::{Capability, cap};
-use capbox_core::error::ErrorKind;
+use capbox_core::error::{Admitted, ErrorKind};
+use capbox_core::spec::{Mount, Mounts};
 
 use super::{Ask, Case, Contract, cases};
 use crate::bench::{Bench, PATIENCE, alive, follow, get, gone, mark, run, sh, starts, within};
@@ -41,6 +42,8 @@ impl Contract for cap::Run {
         b200_a_missing_program,
         cancelling_leaves_nothing,
         b203_a_sandbox_that_is_gone,
+        b205_a_command_is_never_run_twice,
+        b157_errors_show_no_secret,
     ];
 }
 
@@ -295,6 +298,62 @@ async fn b203_a_sandbox_that_is_gone(t: &Bench) -> Check {
     let sandbox = t.create(t.spec()).await?;
     sandbox.destroy().await?;
     fails(sandbox.exec("true").await, &[ErrorKind::SandboxGone, ErrorKind::NotFound])?;
+    Ok(())
+}
+
+/// The sandbox goes while a command runs: that is told, with the doubt, and nobody runs it again.
+async fn b205_a_command_is_never_run_twice(t: &Bench) -> Check {
+    t.needs_processes()?;
+    let shared = tempfile::tempdir()?;
+    let (spec, log) = if t.can(Capability::FilesMount) {
+        let mount = Mount::read_write(shared.path(), "/shared");
+        (t.spec().mounts(Mounts(vec![mount])), "/shared/log")
+    } else {
+        (t.spec(), "log")
+    };
+    let sandbox = t.create(spec).await?;
+    let running = {
+        let (sandbox, text) = (sandbox.clone(), format!("echo x >> {log}; sleep 1000"));
+        tokio::spawn(async move { sandbox.exec(text.as_str()).await })
+    };
+    let begin = Instant::now();
+    while get(&sandbox, log).await?.is_none() {
+        ensure!(begin.elapsed() < PATIENCE, "the command does not begin");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let sent = t.requests().map(|requests| requests.requests().len());
+    sandbox.destroy().await?;
+    match running.await.map_err(Fault::failed)? {
+        Ok(output) => {
+            ensure_eq!(output.status, ExitStatus::SandboxGone, "the end of a command whose sandbox goes")
+        }
+        Err(error) => {
+            ensure_eq!(error.kind(), ErrorKind::SandboxGone, "the kind of error ({error})");
+            ensure_eq!(error.admitted(), Admitted::Unknown, "whether it may have run ({error})");
+            ensure!(!error.retryable(), "a command that may have run is to be tried again ({error})");
+        }
+    }
+    if t.can(Capability::FilesMount) {
+        ensure_eq!(std::fs::read_to_string(shared.path().join("log"))?, "x\n", "what the command did");
+    }
+    if let (Some(requests), Some(sent)) = (t.requests(), sent) {
+        let later = requests.requests().split_off(sent);
+        let again = later.iter().any(|request| request.body.contains("echo x >> log"));
+        ensure!(!again, "the command is sent again: {later:?}");
+    }
+    Ok(())
+}
+
+async fn b157_errors_show_no_secret(t: &Bench) -> Check {
+    let sandbox = t.sandbox().await?;
+    let secret = "hunter2-secret";
+    let exec = sandbox.exec(["/no/such/program"]);
+    let exec = if t.can(Capability::ExecEnv) { exec.env("TOKEN", secret) } else { exec };
+    let exec = if t.can(Capability::Input) { exec.input(secret) } else { exec };
+    ensure!(!format!("{exec:?}").contains(secret), "`Debug` of a command shows a secret: {exec:?}");
+    if let Err(error) = exec.await {
+        ensure!(!format!("{error} {error:?}").contains(secret), "an error shows a secret: {error:?}");
+    }
     Ok(())
 }
 
