@@ -5,6 +5,7 @@
 //!
 //! `cargo xtask bench [NAME…]` builds what is needed and runs this.
 
+mod docker;
 mod local;
 mod measure;
 mod program;
@@ -22,7 +23,10 @@ fn main() -> ExitCode {
     };
     let wanted: Vec<String> = args.collect();
     let benches: Vec<Bench> =
-        program::benches(&capbox).into_iter().chain(local::benches()).chain(table::benches()).collect();
+        [program::benches(&capbox), local::benches(), docker::benches(), table::benches()]
+            .into_iter()
+            .flatten()
+            .collect();
     if let Some(unknown) = wanted.iter().find(|name| !benches.iter().any(|bench| bench.name == **name)) {
         let names: Vec<&str> = benches.iter().map(|bench| bench.name).collect();
         eprintln!("error: there is no bench `{unknown}`; there are `{}`", names.join("`, `"));

@@ -21,9 +21,11 @@ pub(crate) fn benches(capbox: &str) -> Vec<Bench> {
             Ok(at_most(0.7, &times))
         }),
         Bench::new("run-docker", move || {
-            let peer = ["docker", "run", "--rm", "busybox", "true"];
+            let peer = ["docker", "run", "--rm", "capbox-test/busybox", "true"];
             if !succeeds(&peer) {
-                return Ok(Outcome::Skipped("no Docker Engine with the image `busybox` answers".to_owned()));
+                return Ok(Outcome::Skipped(
+                    "no Docker Engine is told of; see `cargo xtask engine`".to_owned(),
+                ));
             }
             let times = in_turns(20, || whole(&[&docker, "run", "--", "true"]), || whole(&peer))?;
             Ok(at_most(0.03, &times))
