@@ -178,6 +178,9 @@ fn refused(refusal: Refusal, what: &str) -> (ErrorKind, String) {
         }
         Refusal::Unsupported => (ErrorKind::NotSupported, format!("the process `{what}` has no such thing")),
         Refusal::Busy => (ErrorKind::Conflict, format!("`{what}`: too much at once")),
+        Refusal::Stranger => {
+            (ErrorKind::PermissionDenied, "the guest does not take orders from here".to_owned())
+        }
         Refusal::Unbooted => (ErrorKind::Conflict, "the sandbox has not been told what it is for".to_owned()),
     }
 }
