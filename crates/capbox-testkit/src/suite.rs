@@ -27,7 +27,7 @@ pub struct Suite {
 
 impl fmt::Debug for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Suite").field("provider", &self.harness.rows().provider).finish()
+        f.debug_struct("Suite").field("provider", &self.harness.rows().provider).finish_non_exhaustive()
     }
 }
 

@@ -325,7 +325,7 @@ async fn b205_a_command_is_never_run_twice(t: &Bench) -> Check {
     sandbox.destroy().await?;
     match running.await.map_err(Fault::failed)? {
         Ok(output) => {
-            ensure_eq!(output.status, ExitStatus::SandboxGone, "the end of a command whose sandbox goes")
+            ensure_eq!(output.status, ExitStatus::SandboxGone, "the end of a command whose sandbox goes");
         }
         Err(error) => {
             ensure_eq!(error.kind(), ErrorKind::SandboxGone, "the kind of error ({error})");

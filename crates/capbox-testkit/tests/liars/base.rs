@@ -41,7 +41,7 @@ pub(crate) struct Place {
     pub(crate) home: PathBuf,
     create: Create,
     detached: AtomicBool,
-    gone: AtomicBool,
+    gone: Arc<AtomicBool>,
     pub(crate) jobs: Mutex<Vec<Arc<Job>>>,
     next_job: AtomicU64,
     account: Weak<Account>,
@@ -226,7 +226,7 @@ impl Session {
                 path
             }
         };
-        let job = Job::start(id, exec, &env, &cwd, self.place.create.deny, kind)?;
+        let job = Job::start(id, exec, &env, &cwd, self.place.create.deny, kind, self.place.gone.clone())?;
         lock(&self.place.jobs).push(job.clone());
         Ok(job)
     }
@@ -273,7 +273,7 @@ impl Base {
                 id: id.clone(),
                 create,
                 detached: AtomicBool::new(false),
-                gone: AtomicBool::new(false),
+                gone: Arc::default(),
                 jobs: Mutex::default(),
                 next_job: AtomicU64::new(1),
                 account: Arc::downgrade(account),

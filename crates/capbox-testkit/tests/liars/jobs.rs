@@ -39,6 +39,8 @@ pub(crate) struct Job {
     stdin: Mutex<Option<ChildStdin>>,
     terminal: Option<OwnedFd>,
     killed: AtomicBool,
+    /// The sandbox is gone.
+    gone: Arc<AtomicBool>,
 }
 
 /// Everything that was printed.
@@ -106,6 +108,7 @@ impl Job {
         cwd: &Path,
         deny: bool,
         kind: Kind,
+        gone: Arc<AtomicBool>,
     ) -> Result<Arc<Self>> {
         let mut argv = exec.command.program.argv();
         if deny {
@@ -170,6 +173,7 @@ impl Job {
             stdin: Mutex::new(stdin),
             terminal,
             killed: AtomicBool::new(false),
+            gone,
         });
         tokio::spawn(job.clone().supervise(child, pumps, exec.timeout));
         Ok(job)
@@ -186,6 +190,7 @@ impl Job {
         let status = if let Ok(ended) = ended {
             use std::os::unix::process::ExitStatusExt;
             match ended {
+                _ if self.gone.load(Ordering::SeqCst) => ExitStatus::SandboxGone,
                 _ if self.killed.load(Ordering::SeqCst) => ExitStatus::Killed,
                 Ok(status) => match (status.code(), status.signal()) {
                     (Some(code), _) => ExitStatus::Exited(code),
