@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
+use tokio::task::JoinSet;
 
 use super::walk::{Walk, below};
 use super::{host, shell};
@@ -43,6 +44,9 @@ where
     }
 }
 
+/// How many files are copied at a time.
+const AT_ONCE: usize = 16;
+
 /// The most entries of a tree that a sandbox may claim.
 const MOST_ENTRIES: usize = 1_000_000;
 
@@ -54,12 +58,13 @@ where
     P: Table + HasFilesRead + HasFilesUpload + HasFilesList + HasFilesModify + HasFilesPermissions,
 {
     async fn upload_tree(&self, source: &Path, target: &SandboxPath) -> Result<Transferred> {
-        let files = self.0.files();
+        let files = Arc::new(self.0.files());
         let source = source.to_owned();
         let (root_mode, entries) = host::blocking(move || read_tree(&source)).await?;
         let is_new = !files.exists(target).await?;
         files.mkdir(target).await?;
         let mut done = Transferred { directories: 1, ..Transferred::none() };
+        let mut copies = Copies::default();
         let mut modes = Vec::new();
         if is_new {
             modes.push((target.clone(), root_mode));
@@ -73,9 +78,13 @@ where
                     modes.push((path, mode));
                 }
                 Content::File { source, mode } => {
-                    done.bytes += files.upload(source, &path).await?.bytes;
-                    files.set_mode(&path, mode).await?;
-                    done.files += 1;
+                    let files = files.clone();
+                    let copy = async move {
+                        let bytes = files.upload(source, &path).await?.bytes;
+                        files.set_mode(&path, mode).await?;
+                        Ok(bytes)
+                    };
+                    copies.add(copy).await?;
                 }
                 Content::Link { target } => {
                     link(&files, &target, &path).await?;
@@ -84,6 +93,7 @@ where
                 Content::Other => done.skipped += 1,
             }
         }
+        (done.files, done.bytes) = copies.all().await?;
         // Last and innermost first, since a folder may forbid what has to be done in it.
         for (path, mode) in modes.into_iter().rev() {
             files.set_mode(path, mode).await?;
@@ -92,16 +102,17 @@ where
     }
 
     async fn download_tree(&self, source: &SandboxPath, target: &Path) -> Result<Transferred> {
-        let files = self.0.files();
+        let files = Arc::new(self.0.files());
         let entries = list_tree(&files, source).await?;
         let place = {
             let target = target.to_owned();
             Arc::new(host::blocking(move || Place::open(target)).await?)
         };
         let mut done = Transferred { directories: 1, ..Transferred::none() };
+        let mut copies = Copies::default();
         let mut links = Vec::new();
         let mut modes = Vec::new();
-        for Incoming { path, inside, kind, mode, target } in entries {
+        for (number, Incoming { path, inside, kind, mode, target }) in entries.into_iter().enumerate() {
             let place = place.clone();
             match kind {
                 EntryKind::Directory => {
@@ -110,14 +121,19 @@ where
                     done.directories += 1;
                 }
                 EntryKind::File => {
-                    done.bytes += files.download(below(source, &inside), place.staged()).await?.bytes;
-                    host::blocking(move || place.file(&path, mode)).await?;
-                    done.files += 1;
+                    let (files, inside) = (files.clone(), below(source, &inside));
+                    let copy = async move {
+                        let bytes = files.download(inside, place.staged(number)).await?.bytes;
+                        host::blocking(move || place.file(number, &path, mode)).await?;
+                        Ok(bytes)
+                    };
+                    copies.add(copy).await?;
                 }
                 EntryKind::Symlink => links.extend(target.map(|target| (path, target))),
                 EntryKind::Other => done.skipped += 1,
             }
         }
+        (done.files, done.bytes) = copies.all().await?;
         done.symlinks = links.len() as u64;
         host::blocking(move || {
             for (path, target) in links {
@@ -130,6 +146,47 @@ where
             Ok(done)
         })
         .await
+    }
+}
+
+/// Files that are being copied, a few at a time. Dropping it ends those that are on their way.
+#[derive(Default)]
+struct Copies {
+    running: JoinSet<Result<u64>>,
+    files: u64,
+    bytes: u64,
+}
+
+impl Copies {
+    /// Copy one more, which says how many bytes that were. An error may be about one that came before.
+    async fn add(&mut self, copy: impl Future<Output = Result<u64>> + Send + 'static) -> Result<()> {
+        if self.running.len() >= AT_ONCE {
+            self.next().await?;
+        }
+        self.running.spawn(copy);
+        Ok(())
+    }
+
+    /// How many files and bytes there were in all.
+    async fn all(mut self) -> Result<(u64, u64)> {
+        while self.next().await? {}
+        Ok((self.files, self.bytes))
+    }
+
+    /// Wait for one of them, unless there is none.
+    async fn next(&mut self) -> Result<bool> {
+        match self.running.join_next().await {
+            None => return Ok(false),
+            Some(Ok(copied)) => self.bytes += copied?,
+            Some(Err(stopped)) => match stopped.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => {
+                    return Err(Error::new(ErrorKind::ConnectionLost, "the runtime is shutting down"));
+                }
+            },
+        }
+        self.files += 1;
+        Ok(true)
     }
 }
 
@@ -261,8 +318,8 @@ impl Place {
     }
 
     /// Where a file is while it comes in.
-    fn staged(&self) -> PathBuf {
-        self.target.join(&self.staging).join("file")
+    fn staged(&self, number: usize) -> PathBuf {
+        self.target.join(&self.staging).join(number.to_string())
     }
 
     /// Make a folder, unless there is one. A link is none, wherever it leads.
@@ -277,8 +334,8 @@ impl Place {
     }
 
     /// Put the file that came in where it belongs, in the place of a file or link.
-    fn file(&self, path: &Path, mode: u32) -> Result<()> {
-        let staged = Path::new(&self.staging).join("file");
+    fn file(&self, number: usize, path: &Path, mode: u32) -> Result<()> {
+        let staged = Path::new(&self.staging).join(number.to_string());
         self.at(path, || {
             host::set_mode(&self.root, &staged, mode)?;
             self.root.rename(&staged, &self.root, path)
