@@ -358,12 +358,13 @@ fn volume(text: &str) -> Result<VolumeMount> {
 }
 
 fn private_network(text: &str) -> Result<PrivateNetwork, String> {
-    let (network, host) = text.split_once('/').map_or((text, None), |(n, h)| (n, Some(h)));
-    let member = PrivateNetwork::named(network);
-    Ok(match host {
-        Some(host) => member.with_host(host),
-        None => member,
-    })
+    match text.split_once('/') {
+        None if !text.is_empty() => Ok(PrivateNetwork::named(text)),
+        Some((network, host)) if !network.is_empty() && !host.is_empty() => {
+            Ok(PrivateNetwork::named(network).with_host(host))
+        }
+        _ => Err("write `NETWORK`, or `NETWORK/HOST`".to_owned()),
+    }
 }
 
 fn gpu(text: &str) -> Result<Gpu, String> {

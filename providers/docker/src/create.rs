@@ -46,32 +46,32 @@ macro_rules! accepts {
         impl Accept<cap::$Row> for Create {
             fn accept(&mut self, $value: $Value) {
                 let $this = self;
-                $body;
+                $body
             }
         }
     )* };
 }
 accepts! {
-    ImageName(name: String) this => this.image = Some(Image::Name(name));
-    ImageArchive(path: PathBuf) this => this.image = Some(Image::Archive(path));
-    ImageContext(path: PathBuf) this => this.image = Some(Image::Context(path));
-    FromSnapshot(id: String) this => this.snapshot = Some(id);
-    Name(name: String) this => this.name = Some(name);
-    Labels(labels: Labels) this => this.labels = labels;
-    Env(env: Env) this => this.env = env;
-    Ttl(ttl: Duration) this => this.ttl = Some(ttl);
-    Cpu(cpus: f64) this => this.cpu = Some(cpus);
-    Memory(bytes: u64) this => this.memory = Some(bytes);
-    Disk(bytes: u64) this => this.disk = Some(bytes);
-    Processes(count: u32) this => this.processes = Some(count);
-    Gpu(gpu: Gpu) this => this.gpu = Some(gpu);
-    Ports(ports: Vec<u16>) this => this.ports = ports;
-    EgressOpen(_open: OpenEgress) this => this.open = true;
-    EgressControl(_deny: DenyEgress) this => this.open = false;
-    PrivateNetwork(member: PrivateNetwork) this => this.member = Some(member);
-    Volumes(volumes: VolumeMounts) this => this.volumes = volumes;
-    VolumeSubPath(_asked: SubPaths) _this => ();
-    VolumeReadOnly(_asked: ReadOnlyVolumes) _this => ();
+    ImageName(name: String) this => { this.image = Some(Image::Name(name)); };
+    ImageArchive(path: PathBuf) this => { this.image = Some(Image::Archive(path)); };
+    ImageContext(path: PathBuf) this => { this.image = Some(Image::Context(path)); };
+    FromSnapshot(id: String) this => { this.snapshot = Some(id); };
+    Name(name: String) this => { this.name = Some(name); };
+    Labels(labels: Labels) this => { this.labels = labels; };
+    Env(env: Env) this => { this.env = env; };
+    Ttl(ttl: Duration) this => { this.ttl = Some(ttl); };
+    Cpu(cpus: f64) this => { this.cpu = Some(cpus); };
+    Memory(bytes: u64) this => { this.memory = Some(bytes); };
+    Disk(bytes: u64) this => { this.disk = Some(bytes); };
+    Processes(count: u32) this => { this.processes = Some(count); };
+    Gpu(gpu: Gpu) this => { this.gpu = Some(gpu); };
+    Ports(ports: Vec<u16>) this => { this.ports = ports; };
+    EgressOpen(_open: OpenEgress) this => { this.open = true; };
+    EgressControl(_deny: DenyEgress) this => { this.open = false; };
+    PrivateNetwork(member: PrivateNetwork) this => { this.member = Some(member); };
+    Volumes(volumes: VolumeMounts) this => { this.volumes = volumes; };
+    VolumeSubPath(_asked: SubPaths) _this => {};
+    VolumeReadOnly(_asked: ReadOnlyVolumes) _this => {};
 }
 
 /// The image's own user, entry point and command, before capbox put its own program first.
@@ -93,10 +93,11 @@ impl Original {
 
     /// As the labels of a container say.
     pub(crate) fn of(labels: &HashMap<String, String>) -> Self {
-        let parts: Option<(String, Option<Vec<String>>, Option<Vec<String>>)> =
-            labels.get(labels::IMAGE).and_then(|label| serde_json::from_str(label).ok());
-        let (user, entrypoint, cmd) = parts.unwrap_or_default();
-        Self { user, entrypoint, cmd }
+        let read = |label: &String| {
+            let (user, entrypoint, cmd) = serde_json::from_str(label).ok()?;
+            Some(Self { user, entrypoint, cmd })
+        };
+        labels.get(labels::IMAGE).and_then(read).unwrap_or_default()
     }
 
     fn to_label(&self) -> String {
@@ -133,11 +134,10 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         let Some(container) = self.container.take() else { return };
         let (api, member) = (self.api.clone(), self.member.take());
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                drop(runtime.spawn(async move { remove(&api, &container, member.as_deref()).await }))
-            }
-            Err(_) => tracing::warn!(container, "an unfinished container is left; `capbox reap` removes it"),
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { remove(&api, &container, member.as_deref()).await });
+        } else {
+            tracing::warn!(container, "an unfinished container is left; `capbox reap` removes it");
         }
     }
 }

@@ -110,10 +110,10 @@ fn started(pid: u32) -> Option<u64> {
 /// A new id: twelve hexadecimal digits of the system's randomness.
 pub(crate) fn new_id() -> Result<String> {
     use std::io::Read;
-    let mut bytes = [0; 6];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    let mut bytes = [0; 8];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes[2..]));
     read.map_err(|error| Error::new(ErrorKind::Provider, format!("read `/dev/urandom`: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:012x}", u64::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]

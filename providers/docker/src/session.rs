@@ -145,8 +145,7 @@ impl Session {
             Failure::Lost { admitted: Known::No, .. } => (ErrorKind::ConnectionLost, Admitted::No),
             Failure::Lost { admitted: Known::Yes, .. } => (ErrorKind::ConnectionLost, Admitted::Yes),
             Failure::Lost { .. } => (ErrorKind::ConnectionLost, Admitted::Unknown),
-            Failure::Version => (ErrorKind::Conflict, Admitted::No),
-            Failure::Refused(_) => (ErrorKind::Conflict, Admitted::No),
+            Failure::Version | Failure::Refused(_) => (ErrorKind::Conflict, Admitted::No),
             _ => (ErrorKind::Provider, Admitted::No),
         };
         Error::new(kind, format!("the sandbox `{}`: {error}", self.id))

@@ -91,11 +91,11 @@ impl SnapshotDelete for Docker {
 impl SnapshotList for Docker {
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         let images = list(self.engine.api().await?, SNAPSHOT.to_owned()).await?;
-        Ok(images.into_iter().filter_map(info).collect())
+        Ok(images.iter().filter_map(info).collect())
     }
 }
 
-fn info(image: ImageSummary) -> Option<SnapshotInfo> {
+fn info(image: &ImageSummary) -> Option<SnapshotInfo> {
     let id = image.repo_tags.iter().find_map(|tag| tag.strip_prefix(REPOSITORY)?.strip_prefix(':'))?;
     let mut info = SnapshotInfo::new(id);
     info.name = image.labels.get(SNAPSHOT).filter(|name| !name.is_empty()).cloned();

@@ -15,7 +15,7 @@ pub(crate) enum Command {
     Create(Create),
     Ls(Ls),
     Rm(Rm),
-    Restore(Restore),
+    Restore(Box<Restore>),
 }
 
 /// Keep the disk of a sandbox, and print the snapshot's id
@@ -79,7 +79,7 @@ pub(crate) async fn run(command: Command) -> Outcome {
         Command::Create(args) => create(args).await,
         Command::Ls(args) => ls(args).await,
         Command::Rm(args) => rm(args).await,
-        Command::Restore(args) => restore(args).await,
+        Command::Restore(args) => restore(*args).await,
     }
 }
 

@@ -39,7 +39,7 @@ async fn get_at(host: &str, port: u16, headers: &[(String, String)]) -> Option<(
     let mut stream = TcpStream::connect((host, port)).await.ok()?;
     let mut request = format!("GET / HTTP/1.0\r\nHost: {host}:{port}\r\n");
     for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
+        request.extend([name.as_str(), ": ", value, "\r\n"]);
     }
     stream.write_all((request + "\r\n").as_bytes()).await.ok()?;
     let mut answer = Vec::new();
