@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// Everything in `wire`, which comes in pieces of `piece` bytes.
-    fn read(wire: Vec<u8>, piece: usize, framed: bool) -> io::Result<[Vec<u8>; 3]> {
+    fn read(wire: Vec<u8>, piece: usize, multiplexed: bool) -> io::Result<[Vec<u8>; 3]> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (mut sender, receiver) = tokio::io::duplex(piece);
@@ -166,7 +166,7 @@ mod tests {
                 sender.write_all(&wire).await.ok();
             };
             let receive = async {
-                let mut frames = Frames::new(receiver, framed);
+                let mut frames = Frames::new(receiver, multiplexed);
                 let mut streams = [vec![], vec![], vec![]];
                 while let Some((stream, bytes)) = frames.next().await? {
                     streams[stream as usize].extend_from_slice(&bytes);
