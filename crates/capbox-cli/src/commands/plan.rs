@@ -31,12 +31,6 @@ pub(crate) struct Args {
     /// The region, in the provider's words
     #[arg(long)]
     region: Option<String>,
-    /// An image, by name
-    #[arg(long)]
-    image: Option<String>,
-    /// GPUs: `MODEL` or `MODEL:COUNT`
-    #[arg(long)]
-    gpu: Option<String>,
     #[command(flatten)]
     spec: SpecArgs,
     /// Go by the providers' tables alone, whatever this machine or configuration lacks
@@ -102,8 +96,6 @@ fn needs(args: &Args, registry: &Registry) -> Result<Needs> {
     let mut spec = args.spec.spec();
     spec.require_isolation = args.isolation;
     spec.region.clone_from(&args.region);
-    spec.image_name.clone_from(&args.image);
-    spec.gpu = args.gpu.as_deref().map(Into::into);
     let mut needs = Needs::new().with_capabilities(capabilities).with_spec(spec);
     for flag in &args.flag {
         let (name, value) = flag.split_once('=').ok_or_else(|| {
