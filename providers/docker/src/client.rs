@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bollard::Docker as Api;
 use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
@@ -30,6 +31,10 @@ pub const PROVIDER: Provider = Provider {
 
 /// The exit code of a guest whose time was up, whose lease ended, or which was told to end: nobody will start it again.
 const ENDED: &str = "0";
+
+/// How often, and after what time, one looks for a sandbox that somebody else is making: half a minute in all.
+const MAKING_TAKES: u32 = 600;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The Docker provider: sandboxes are containers of an engine.
 #[derive(Debug)]
@@ -128,6 +133,22 @@ impl Docker {
         Ok(created)
     }
 
+    /// The sandbox of that name, which somebody else has made, or is making: then once it is ready.
+    pub(crate) async fn made_elsewhere(&self, name: &str) -> Result<Created<Session>> {
+        for _ in 0..MAKING_TAKES {
+            match self.existing(name).await {
+                Ok(created) if created.session.is_ready().await? => return Ok(created),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        let message = format!("a sandbox called `{name}` is being made, and does not get ready");
+        Err(Error::new(ErrorKind::Conflict, message)
+            .with_hint("try again, or remove what is left: `capbox reap`"))
+    }
+
     /// Remove what has ended while nobody looked; once for each client.
     pub(crate) async fn sweep(&self, api: &Api) {
         if self.swept.swap(true, Ordering::SeqCst) {
@@ -215,7 +236,7 @@ async fn removed(api: &Api, container: &str) -> Result<()> {
         match api.inspect_container(container, None).await {
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => return Err(from_engine(error, &format!("the container `{container}`"))),
-            Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            Ok(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
 }

@@ -193,7 +193,9 @@ impl Docker {
         let options = CreateContainerOptionsBuilder::new().name(&leased_name(&id)).build();
         let made = match api.create_container(Some(options), body).await {
             Ok(made) => made.id,
-            Err(error) if is_conflict(&error) && create.name.is_some() => return self.existing(&id).await,
+            Err(error) if is_conflict(&error) && create.name.is_some() => {
+                return self.made_elsewhere(&id).await;
+            }
             Err(error) => return Err(refused(error, &image, &create)),
         };
         let unfinished = Unfinished {
@@ -204,7 +206,7 @@ impl Docker {
         // One of that name may have been detached since, which made the name free again.
         if create.name.is_some() && self.is_there(api, &detached_name(&id)).await? {
             unfinished.remove().await;
-            return self.existing(&id).await;
+            return self.made_elsewhere(&id).await;
         }
         let finished = async {
             plan.connect_second(api, &made).await?;

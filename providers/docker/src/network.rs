@@ -46,6 +46,9 @@ impl Plan {
                 let name = format!("{PRIVATE}{network}");
                 let mut request = request(&name);
                 request.internal = Some(true);
+                // Without an address of the bridge there is no way to the engine's machine either.
+                let unreachable = ("com.docker.network.bridge.inhibit_ipv4".to_owned(), "true".to_owned());
+                request.options = Some(HashMap::from([unreachable]));
                 create(api, request).await?;
                 let alias =
                     EndpointSettings { aliases: Some(vec![host.to_owned()]), ..EndpointSettings::default() };

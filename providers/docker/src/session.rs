@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
+use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum};
 use capbox_core::provider::*;
 use capbox_guest::client::Relay;
 use capbox_guest::proto::{Bytes, Contain};
@@ -111,6 +111,23 @@ impl Session {
         Ok(relay)
     }
 
+    /// Whether it has been told what it is for; a stopped or paused one has.
+    pub(crate) async fn is_ready(&self) -> Result<bool> {
+        use capbox_guest::client::Error as Failure;
+        use capbox_guest::proto::Refusal;
+        let status = self.inspect().await?.state.and_then(|state| state.status);
+        match status {
+            Some(ContainerStateStatusEnum::CREATED) => return Ok(false),
+            Some(ContainerStateStatusEnum::RUNNING) => {}
+            _ => return Ok(true),
+        }
+        match self.relay().await?.info().await {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused(Refusal::Unbooted)) => Ok(false),
+            Err(error) => Err(self.of_guest(error)),
+        }
+    }
+
     /// Close the way to the guest, after the container was stopped.
     pub(crate) async fn close(&self) {
         *self.relay.lock().await = None;
@@ -123,7 +140,11 @@ impl Session {
             Ok(relay) => Ok(relay),
             Err(NotConnected::Engine(error)) if is_conflict(&error) => Err(self.why_not().await),
             Err(NotConnected::Engine(error)) => Err(self.failed(error)),
-            Err(NotConnected::Other(error)) => Err(error),
+            // The container may have ended between the two steps of it.
+            Err(NotConnected::Other(error)) => match self.inspect().await {
+                Ok(facts) if facts.state.as_ref().and_then(|state| state.running) == Some(true) => Err(error),
+                _ => Err(self.why_not().await),
+            },
         }
     }
 
@@ -131,7 +152,8 @@ impl Session {
     async fn why_not(&self) -> Error {
         match self.inspect().await {
             Err(error) => error,
-            Ok(facts) => match facts.state.and_then(|state| state.status) {
+            Ok(facts) => match facts.state.as_ref().and_then(|state| state.status) {
+                _ if facts.state.as_ref().is_some_and(has_ended) => self.gone(),
                 Some(ContainerStateStatusEnum::PAUSED) => self.is_paused(),
                 _ => self.does_not_run(),
             },
@@ -197,6 +219,11 @@ impl Drop for Session {
             });
         }
     }
+}
+
+/// True where the guest ended by itself: see [`crate::client`].
+fn has_ended(state: &ContainerState) -> bool {
+    state.status == Some(ContainerStateStatusEnum::EXITED) && state.exit_code == Some(0)
 }
 
 fn created(all: &HashMap<String, String>) -> u64 {

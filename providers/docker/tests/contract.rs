@@ -57,7 +57,12 @@ impl Harness for OnAnEngine {
         let proxy =
             Proxy::start(&engine.socket).map_err(|error| failed(format!("start a proxy: {error}")))?;
         let config = engine.config(proxy.uri());
-        let client = move || Ok(Docker::configured(config.clone())?.into_any());
+        // Asked first, so that what this engine lacks is known and refused.
+        let client = move || {
+            let connect = Docker::connect(config.clone());
+            let runtime = tokio::runtime::Handle::current();
+            Ok(tokio::task::block_in_place(|| runtime.block_on(connect))?.into_any())
+        };
         let fixture = Fixture::new(client, proxy.oracle())
             .with_requests(proxy.recorder(lasting))
             .with_fault(proxy.refusal());

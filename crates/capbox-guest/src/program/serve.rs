@@ -158,6 +158,8 @@ struct Server {
     unreaped: bool,
     /// Whoever ended the sandbox is told here when nothing is left of it.
     farewell: Option<Fd>,
+    /// It was stopped from outside, rather than that it has ended.
+    stopped: bool,
     packet: Vec<u8>,
     chunk: Vec<u8>,
 }
@@ -194,6 +196,7 @@ fn serve(boot: Boot, sandbox: Sandbox, owner: Option<Fd>, deadline: Option<u64>)
         deadline,
         unreaped: false,
         farewell: None,
+        stopped: false,
         packet: os::buffer(proto::MAX_PACKET),
         chunk: os::buffer(64 * 1024),
     };
@@ -263,7 +266,8 @@ impl Server {
         // mounts apart, for which nobody need wait.
         drop((self.jobs, self.sources, self.sandbox.listener));
         drop(self.farewell);
-        sys::exit_group(0)
+        // By this an engine's list tells a container that was stopped, and may be started again, from one that is over.
+        sys::exit_group(if self.stopped { 128 + SIGTERM as i32 } else { 0 })
     }
 
     /// Watches a source. One that cannot be is dropped: nobody would ever come back to it.
@@ -306,6 +310,7 @@ impl Server {
                 // One is enough: any more make it ready again, and all that have ended are reaped below.
                 let _ = os::read(fd.raw(), &mut info);
                 if is_order_to_end(&info) {
+                    self.stopped = true;
                     return Err(End);
                 }
                 self.unreaped = true;

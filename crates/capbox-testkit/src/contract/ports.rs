@@ -6,7 +6,7 @@ use capbox_core::api::{AnySandbox, Ports, Preview};
 use capbox_core::capability::flags::PortsDeclared;
 use capbox_core::capability::{Capability, cap};
 use capbox_core::error::{Error, ErrorKind};
-use capbox_core::spec::Spec;
+use capbox_core::spec::{Network, Spec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -76,10 +76,17 @@ async fn answers_at(host: &str, port: u16, headers: &[(String, String)]) -> Chec
 /// A spec that declares these ports, where they must be declared.
 fn declaring(t: &Bench, ports: &[u16]) -> Spec {
     if t.flags().ports_declared == PortsDeclared::Create && t.can(Capability::Ports) {
-        t.spec().ports(ports.to_vec())
+        with_ports(t, ports)
     } else {
         t.spec()
     }
+}
+
+/// A spec with these ports; open, where ports exclude deny.
+fn with_ports(t: &Bench, ports: &[u16]) -> Spec {
+    let spec = t.spec().ports(ports.to_vec());
+    let excluded = !spec.problems(t.client().capabilities()).is_empty();
+    if excluded && t.can(Capability::EgressOpen) { spec.network(Network::open()) } else { spec }
 }
 
 fn ports(sandbox: &AnySandbox) -> Check<Ports> {
@@ -94,7 +101,7 @@ impl Contract for cap::Ports {
 async fn a_declared_port_is_reached(t: &Bench) -> Check {
     t.needs(&[Capability::ExposePort])?;
     needs_server(t)?;
-    let sandbox = t.create(t.spec().ports(vec![8731])).await?;
+    let sandbox = t.create(with_ports(t, &[8731])).await?;
     let text = mark();
     serve(&sandbox, 8731, &text).await?;
     let preview = ports(&sandbox)?.expose(8731).await?;
