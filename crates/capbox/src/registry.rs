@@ -117,7 +117,7 @@ mod tests {
             match Registry::builtin().table(id) {
                 Ok(_) => assert!(enabled, "{id}"),
                 Err(error) => {
-                    assert!(!enabled && error.hint().is_some_and(|hint| hint.contains(feature)), "{id}")
+                    assert!(!enabled && error.hint().is_some_and(|hint| hint.contains(feature)), "{id}");
                 }
             }
         }
