@@ -99,7 +99,7 @@ async fn what_exceeds_the_window_ends_it() {
     let mut job = starting.await.expect("no panic").expect("a job");
     // Nobody reads, so there is no more room than this.
     for _ in 0..=WINDOW as usize / MAX_DATA + 1 {
-        send(&mut theirs, Kind::Data, header.channel, &[0; MAX_DATA]).await;
+        send(&mut theirs, Kind::Data, header.channel, &vec![0; MAX_DATA]).await;
     }
     assert!(matches!(relay.lost().await, Error::Lost { .. }));
     let mut got = 0;

@@ -453,7 +453,7 @@ mod tests {
 
     /// A server that answers each request with its own content; one that upgrades becomes an echo of what is sent, once
     /// all was sent.
-    async fn echo(folder: &Path) -> PathBuf {
+    fn echo(folder: &Path) -> PathBuf {
         let path = folder.join("server");
         let listener = UnixListener::bind(&path).unwrap();
         tokio::spawn(async move {
@@ -508,7 +508,7 @@ mod tests {
     #[tokio::test]
     async fn requests_pass_and_are_counted_and_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let proxy = Proxy::start(echo(folder.path()).await).unwrap();
+        let proxy = Proxy::start(echo(folder.path())).unwrap();
         let recorder = proxy.recorder(|seen| {
             let sent = String::from_utf8_lossy(&seen.content).into_owned();
             seen.is("POST", "/things/*/start").then(|| ("start".to_owned(), sent))
@@ -523,15 +523,15 @@ mod tests {
         assert_eq!(talk(&proxy, &two).await.unwrap().matches("hello").count(), 2);
         assert_eq!(oracle.look().await.changes_since(&before).len(), 4);
         assert!(proxy.seen().iter().all(|seen| seen.content == "hello"));
-        let recorded = recorder.requests();
-        assert_eq!(recorded.len(), 2);
-        assert_eq!((recorded[0].operation.as_str(), recorded[0].body.as_str()), ("start", "\"hello\""));
+        let kept = recorder.requests();
+        assert_eq!(kept.len(), 2);
+        assert_eq!((kept[0].operation.as_str(), kept[0].body.as_str()), ("start", "\"hello\""));
     }
 
     #[tokio::test]
     async fn a_stream_of_bytes_passes_with_its_half_closed_end() {
         let folder = tempfile::tempdir().unwrap();
-        let proxy = Proxy::start(echo(folder.path()).await).unwrap();
+        let proxy = Proxy::start(echo(folder.path())).unwrap();
         let big = "x".repeat(1 << 20);
         let answer = talk(&proxy, &format!("{UPGRADE}{big}")).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 101"), "{}", &answer[..64]);
@@ -548,7 +548,7 @@ mod tests {
     #[tokio::test]
     async fn trouble_comes_as_it_is_ordered() {
         let folder = tempfile::tempdir().unwrap();
-        let proxy = Proxy::start(echo(folder.path()).await).unwrap();
+        let proxy = Proxy::start(echo(folder.path())).unwrap();
         let with = async |trouble: Trouble| {
             proxy.trouble(move |_| trouble.clone());
             talk(&proxy, POST).await.unwrap()
@@ -579,7 +579,7 @@ mod tests {
     #[tokio::test]
     async fn a_cut_ends_what_is_open() {
         let folder = tempfile::tempdir().unwrap();
-        let proxy = Proxy::start(echo(folder.path()).await).unwrap();
+        let proxy = Proxy::start(echo(folder.path())).unwrap();
         for begin in [POST, UPGRADE] {
             let mut stream = UnixStream::connect(proxy.socket()).await.unwrap();
             stream.write_all(begin.as_bytes()).await.unwrap();

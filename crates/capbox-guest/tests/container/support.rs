@@ -384,7 +384,7 @@ impl Output {
     /// The exit code, if there is one.
     pub(crate) fn code(&self) -> Option<i32> {
         let [signal, code, ..] = self.exit.status.to_le_bytes();
-        (signal & 0x7f == 0).then_some(code.into())
+        (signal.trailing_zeros() >= 7).then_some(code.into())
     }
 }
 
