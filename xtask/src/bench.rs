@@ -18,7 +18,7 @@ pub(crate) fn task(names: &[&str]) -> Result {
     }
     let mut bench = Command::new(target().join("release/capbox-bench"));
     bench.arg(&capbox).args(names);
-    // Its peers, where one of them is Docker, are in the name of a bench.
+    // architecture: the name of a bench, which says that a Docker Engine is one of its peers
     if names.is_empty() || names.iter().any(|name| name.contains("docker")) {
         run(&mut Engine::start().within(&bench))
     } else {

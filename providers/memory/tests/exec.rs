@@ -508,7 +508,7 @@ async fn at_once() {
 #[tokio::test]
 async fn bad_folders() {
     let sandbox = sandbox().await;
-    for (cwd, why) in [("/nope", "no such"), ("/etc/hostname", "not a directory")] {
+    for (cwd, why) in [("/nope", "no folder"), ("/etc/hostname", "not a folder")] {
         let error = sandbox.exec("true").cwd(cwd).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadWorkingDirectory);
         assert!(error.message().contains(cwd) && error.message().contains(why), "{error}");

@@ -3,12 +3,11 @@
 use std::io;
 
 use capbox::capability::flags::Isolation;
-use capbox::capability::{Capability, Level, Lowered};
+use capbox::capability::{Capability, Level, Lowered, Rows};
 use capbox::plan::{Candidate, Needs, Plan};
 use capbox::{Error, Registry, Result};
 use serde::Serialize;
 
-use super::caps;
 use crate::args::SpecArgs;
 use crate::failure::{self, Failure, Outcome};
 use crate::json::{self, Failed};
@@ -68,9 +67,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let plan = if args.declared {
         registry.plan(&needs)
     } else {
-        registry.plan_with(&needs, |table| {
-            caps::here(&registry, table).map_or_else(Lowered::none, |here| here.lowered().clone())
-        })
+        registry.plan_with(&needs, |table| lacks(&registry, table))
     };
     if args.json {
         let best = plan.best().map(|candidate| candidate.provider);
@@ -105,6 +102,18 @@ fn needs(args: &Args, registry: &Registry) -> Result<Needs> {
         needs = needs.with_flag(name, value, registry)?;
     }
     Ok(needs)
+}
+
+/// What a provider lacks here: all, where no client can be had.
+fn lacks(registry: &Registry, table: &'static Rows) -> Lowered {
+    match registry.client(&format!("{}://", table.provider)) {
+        Ok(client) => client.capabilities().lowered().clone(),
+        Err(error) => {
+            // Reasons are for the life of the program, which ends soon.
+            let reason: &str = format!("it cannot be used here: {}", error.message()).leak();
+            Capability::ALL.iter().fold(Lowered::none(), |lacks, row| lacks.unavailable(*row, reason))
+        }
+    }
 }
 
 /// Nothing is needed, so nothing is refused: say what there is to choose from.

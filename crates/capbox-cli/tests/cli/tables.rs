@@ -63,7 +63,7 @@ fn caps_side_by_side() {
 fn plan_picks_and_explains() {
     let fits = ran(&["plan", "--need", "pty"]);
     assert_eq!(fits.code, 0);
-    assert!(fits.stdout.starts_with("local: fits\n  + exec.pty is native\n"), "{fits:?}");
+    assert!(fits.stdout.contains("local: fits\n  + exec.pty is native\n"), "{fits:?}");
     assert!(fits.stdout.contains("memory: does not fit\n  - "), "{fits:?}");
 
     let none = ran(&["plan", "--need", "gpu,pty", "--json"]);
@@ -105,8 +105,8 @@ fn doctor_claims_no_isolation_where_there_is_no_sandbox() {
     assert!(!text.contains("isolation is `container`"), "{text}");
     let document: serde_json::Value =
         serde_json::from_str(&doctor(&["doctor", "--json"])).expect("a document");
-    let local = &document["providers"][0];
-    assert_eq!((&local["provider"], &local["isolation"]), (&"local".into(), &serde_json::Value::Null));
+    let local = of(&document, "local");
+    assert_eq!(local["isolation"], serde_json::Value::Null);
     assert_eq!(local["error"]["kind"], "permission-denied");
 }
 
@@ -115,9 +115,12 @@ fn plan_by_flag_and_isolation() {
     let by_flag = json(&["plan", "--flag", "isolation=process", "--json"]);
     assert_eq!(by_flag["best"], "memory");
     let by_floor = json(&["plan", "--isolation", "container", "--json"]);
-    assert_eq!(by_floor["best"], "local");
+    let candidates = by_floor["candidates"].as_array().expect("a list");
+    let fits = |id: &str| candidates.iter().any(|one| one["provider"] == id && one["fits"] == true);
+    assert!(fits("local") && !fits("memory"), "{by_floor}");
     assert_eq!(ran(&["plan", "--isolation", "microvm"]).code, 1);
-    assert_eq!(json(&["plan", "--flag", "orphan_ends=at-once", "--need", "pty", "--json"])["best"], "local");
+    let at_once = ["plan", "--flag", "orphan_ends=at-once", "--need", "pty,files.mount", "--json"];
+    assert_eq!(json(&at_once)["best"], "local");
 }
 
 /// B171: what the isolation is, and what it is not.
@@ -130,8 +133,13 @@ fn doctor_tells_the_truth() {
     );
     assert!(text.contains("may run any program"), "{text}");
     let document = json(&["doctor", "--json"]);
-    assert_eq!(document["providers"][0]["provider"], "local");
-    assert_eq!(document["providers"][0]["error"], serde_json::Value::Null);
+    assert_eq!(of(&document, "local")["error"], serde_json::Value::Null);
+}
+
+/// What `doctor` says of a provider.
+fn of<'a>(document: &'a serde_json::Value, provider: &str) -> &'a serde_json::Value {
+    let providers = document["providers"].as_array().expect("a list");
+    providers.iter().find(|one| one["provider"] == provider).expect("the provider")
 }
 
 #[test]

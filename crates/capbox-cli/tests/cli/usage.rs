@@ -5,7 +5,7 @@ use crate::{capbox, ran};
 /// Each with the whole of what is printed.
 const SNAPSHOTS: &[(&[&str], &str)] = &[
     (&[], "error: no command is given\nhint: `--help` lists the commands\n"),
-    (&["rum"], "error: there is no command `rum`\nhint: did you mean `run`?\n"),
+    (&["rum"], "error: there is no command `rum`\nhint: did you mean `run`, `resume`?\n"),
     (&["run"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
     (&["run", "--"], "error: missing: `COMMAND`\nhint: usage: capbox run -- <COMMAND>...\n"),
     (&["run", "--", ""], "error: `command`: is empty\n"),
@@ -209,7 +209,7 @@ fn what_is_not_supported_says_who_supports_it() {
     assert_eq!(
         ran.stderr,
         "error: `-t` is not supported by `memory`: the interpreter has no terminal\nhint: `-t` is supported by \
-         `local`\n"
+         `docker`, `local`\n"
     );
 }
 

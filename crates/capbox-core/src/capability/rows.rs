@@ -30,9 +30,9 @@ capabilities! {
         /// List the snapshots that exist.
         v1 SnapshotList snapshot_list HasSnapshotList: erased::SnapshotList, "snapshot.list", "`{Self}` does not support `snapshot.list`";
         /// Delete a snapshot by its id, whether or not its sandbox is there.
-        v1 SnapshotDelete snapshot_delete HasSnapshotDelete: erased::SnapshotDelete, "snapshot.delete", "`{Self}` does not support `snapshot.delete`";
+        v2 SnapshotDelete snapshot_delete HasSnapshotDelete: erased::SnapshotDelete, "snapshot.delete", "`{Self}` does not support `snapshot.delete`";
         /// Pull, load or build an image ahead of the first create, with its progress.
-        v1 PrepareImage prepare_image HasPrepareImage: erased::PrepareImage, "source.prepare", "`{Self}` does not support `source.prepare`";
+        v2 PrepareImage prepare_image HasPrepareImage: erased::PrepareImage, "source.prepare", "`{Self}` does not support `source.prepare`";
         /// Make, list and delete volumes.
         v1 VolumesManage volumes_manage HasVolumesManage: erased::VolumesManage, "volumes.manage", "`{Self}` does not support `volumes.manage`";
     }
