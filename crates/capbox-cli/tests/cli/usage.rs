@@ -20,7 +20,7 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     ),
     (
         &["run", "-v", "/tmp:/work", "--", "true"],
-        "error: there is no argument `-v` here\nhint: write `--mount SOURCE:TARGET[:ro]`\n",
+        "error: there is no argument `-v` here\nhint: write `--mount SOURCE:TARGET[:ro]`, or `--volume VOLUME:TARGET`\n",
     ),
     (
         &["run", "-e", "A=1", "--", "true"],
