@@ -43,8 +43,8 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     (&["kill-all"], "error: there is no command `kill-all`\nhint: `capbox rm ID` destroys a sandbox\n"),
     (&["shell", "x"], "error: there is no command `shell`\nhint: write `capbox exec -it ID -- sh`\n"),
     (
-        &["start", "x"],
-        "error: there is no command `start`\nhint: `capbox create` makes a sandbox that stays, `capbox run -- \
+        &["up", "x"],
+        "error: there is no command `up`\nhint: `capbox create` makes a sandbox that stays, `capbox run -- \
          COMMAND` runs one command\n",
     ),
     (
