@@ -59,11 +59,12 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     (
         &["create", "--on", "memory"],
         "error: a sandbox of `memory` would end with this command\nhint: `capbox run` does all in one command; \
-         sandboxes of `local` stay\n",
+         sandboxes of `docker`, `local` stay\n",
     ),
     (
         &["run", "--on", "memory", "--cpus", "2", "--", "true"],
-        "error: `--cpus` is not supported by `memory`: commands share the threads of the calling process\n",
+        "error: `--cpus` is not supported by `memory`: commands share the threads of the calling process\nhint: `--cpus` \
+         is supported by `docker`\n",
     ),
     (
         &["run", "--timeoot", "1s", "--", "true"],
@@ -124,7 +125,7 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     ),
     (
         &["run", "--on", "nowhere://", "--", "true"],
-        "error: `provider`: there is no provider `nowhere`\nhint: the providers are `local`, `memory`\n",
+        "error: `provider`: there is no provider `nowhere`\nhint: the providers are `docker`, `local`, `memory`\n",
     ),
     (
         &["run", "--on", "not a uri", "--", "true"],
@@ -156,7 +157,7 @@ const SNAPSHOTS: &[(&[&str], &str)] = &[
     ),
     (
         &["caps", "nowhere"],
-        "error: `provider`: there is no provider `nowhere`\nhint: the providers are `local`, `memory`\n",
+        "error: `provider`: there is no provider `nowhere`\nhint: the providers are `docker`, `local`, `memory`\n",
     ),
     (
         &["plan", "--need", "telepathy"],
